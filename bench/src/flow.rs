@@ -1,7 +1,7 @@
 //! `millbench flow`: counts records once a second and prints them as fluent-plugin-flowcounter-simple does.
 //!
 //! It runs as a forward server (all four modes, with acks), or reads lines from a file or from standard input. Without `--save` it
-//! drops all records, so it is also the receiver in measurements of a sender alone.
+//! drops all records. So it also serves as the receiver when only a sender is measured.
 
 use std::{
     fs::File,

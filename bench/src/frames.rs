@@ -1,8 +1,8 @@
 //! Frames of the forward protocol, as `millbench reader --acks` handles them: each frame is read completely into its connection's
 //! buffer, acknowledged and dropped.
 //!
-//! No server whose senders wait for acks can do less work. The reader interprets the outer array and the option map of a frame, but
-//! not its records.
+//! A server whose senders wait for acks must do at least this work. The reader interprets the outer array and the option map of a
+//! frame, but not its records.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -22,8 +22,8 @@ pub struct Frames {
     buffer: Vec<u8>,
     /// The offset in `buffer` at which the current frame begins. The address of this byte is the middle of a memory page, because
     /// on some processors the kernel copies slowly if the source begins at a page boundary and the destination is only a few bytes
-    /// away from one. Servers are compared with this reader, so its speed must not vary with the length of a tag, which shifts
-    /// the addresses.
+    /// away from a page boundary. The length of a tag shifts the addresses. Servers are compared with this reader, so its speed
+    /// must not depend on them.
     begin: usize,
     /// The offset after the last byte that has arrived.
     end: usize,

@@ -13,8 +13,9 @@ fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     Some(digits.iter().fold(0, |n, &byte| n << 8 | usize::from(byte)))
 }
 
-/// The extent of a value. `end` is the offset after its own bytes; for an array or map, after its length. `inside` is the number of
-/// values directly in it: elements, or keys and values.
+/// The extent of a value. `end` is the offset at which the value ends; for an array or map, the offset at which its length field ends
+/// and its first element begins. `inside` is the number of values directly in an array or map: its elements, or its keys and values.
+/// It is 0 for other values.
 struct Head {
     end: usize,
     inside: usize,

@@ -303,7 +303,7 @@ pub fn write(options: &WriterOptions) -> Result<ExitCode, Failure> {
 }
 
 fn write_files(options: &WriterOptions, paths: &[PathBuf]) -> io::Result<()> {
-    // Not all zeros, because a disk could store those as holes.
+    // The block is not all zeros, because a disk could store zeros as holes.
     let block: Vec<u8> = (0..options.block).map(|at| (at % 251) as u8 + 1).collect();
     let open = |path: &PathBuf| {
         let mut how = OpenOptions::new();

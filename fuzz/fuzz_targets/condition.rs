@@ -1,5 +1,5 @@
-//! Fuzzes conditions and field changes with any bytes as the body of a batch. Both terminate, the ranges of a condition have no gaps
-//! and no overlaps, and a valid batch stays valid after the changes.
+//! Fuzzes conditions and field changes with any bytes as the body of a batch. Both terminate. The ranges into which conditions
+//! divide a batch have no gaps and no overlaps. A valid batch stays valid after the changes.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Fuzzes the parser of container logs with any bytes as lines. Each parsed line becomes one complete entry, and a line that is built
-//! from the parsed parts has the same parts when it is parsed.
+//! Fuzzes the parser of container logs with any bytes as lines. Each parsed line becomes one complete entry. If a line is built from
+//! the parsed parts, parsing it gives the same parts.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
 //! Fuzzes the reader of the disk channel's frames with any bytes as a frame in a segment. The target also tries the head with a correct
-//! checksum, so that the fuzzer reaches its fields.
+//! checksum, so that the fuzzer reaches the fields of the head.
 
 #![no_main]
 

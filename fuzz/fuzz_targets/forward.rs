@@ -1,5 +1,6 @@
 //! Fuzzes the decoder of the forward protocol with any bytes as the input of one connection, which arrives in pieces. The first byte
-//! sets their size. The frames do not depend on it, and the part of a body that passes validation consists of complete entries.
+//! sets the size of the pieces. The frames do not depend on this size, and the part of a body that passes validation consists of
+//! complete entries.
 
 #![no_main]
 

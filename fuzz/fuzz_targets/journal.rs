@@ -1,5 +1,5 @@
 //! Fuzzes the parser of systemd's Journal Export Format with any bytes as the output of `journalctl`, which arrives in pieces. The first
-//! byte sets their size. Every entry becomes one complete record, and the result does not depend on the pieces.
+//! byte sets the size of the pieces. Every entry becomes one complete record, and the result does not depend on the pieces.
 
 #![no_main]
 

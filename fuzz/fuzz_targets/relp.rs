@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use millstream_wire::relp::{Command, Decoder, Offers, Refusal, Step};
 
-/// The frames (number, command, data), and whether the input ends within a frame, or why the decoder refused it.
+/// The frames (number, command, data), and whether the input ends within a frame, or why the decoder refused the input.
 type Seen = (Vec<(u32, Command, Vec<u8>)>, Result<bool, Refusal>);
 
 fn read<'a>(bytes_max: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Seen {

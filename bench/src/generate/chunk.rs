@@ -1,9 +1,10 @@
 //! Builds chunks. A chunk is the bytes of one forward message; in mode `message`, for lines and for syslog, it is a sequence of
 //! messages or lines, one per record.
 //!
-//! The bytes of a chunk follow from (flow, first number, count) alone. So sent chunks are not stored: to resend one, the generator
-//! produces the same bytes again. A buffer is built from scratch only once. For later chunks of the same shape, times, numbers,
-//! checks and ids are patched in place, which takes some 10 ns per record.
+//! A flow is a numbered sequence of records, such as those of one connection. The bytes of a chunk follow from (flow, first
+//! number, count) alone. So sent chunks are not stored: to resend one, the generator produces the same bytes again. A buffer is
+//! built from scratch only once. For later chunks of the same shape, times, numbers, checks (hashes) and ids are patched in
+//! place. This takes some 10 ns per record.
 //!
 //! ```text
 //! packed    93  tag  db len32    ENTRY ...  option        mode gzip: the entries are compressed
@@ -131,7 +132,7 @@ impl Chunk {
     }
 
     /// Returns the records of the previous chunk again, with the id of `span` (option `--repeat`). Calls `fill` instead if the
-    /// count or the kind differs, or with gzip. The output cannot be verified.
+    /// count or the kind differs from that of the previous chunk, or if the mode is gzip. The output cannot be verified.
     pub fn again(&mut self, span: Span) -> &[u8] {
         let same = |built: Span| built.count == span.count && built.kind == span.kind;
         if self.shape.mode == Mode::Gzip || !self.built.is_some_and(same) {
@@ -305,7 +306,7 @@ fn event_time(base: u32, number: u64) -> u64 {
     ((seconds & 0xffff_ffff) << 32) | (number % 1_000_000 * 1_000)
 }
 
-/// The EventTime of one microsecond later.
+/// The EventTime one microsecond later.
 #[inline]
 fn later(time: u64) -> u64 {
     let next = time + 1_000;
@@ -316,7 +317,7 @@ fn later(time: u64) -> u64 {
     }
 }
 
-/// The id of the chunk (or message) that begins with this record. Unique over runs, flows and numbers.
+/// The id of the chunk (or message) that begins with this record. The ids of all runs, flows, kinds and numbers differ.
 fn id(flow: FlowId, kind: Kind, number: u64) -> [u8; ID_LEN] {
     let mut raw = [0; 18];
     raw[..4].copy_from_slice(&flow.run.to_be_bytes());
@@ -339,7 +340,7 @@ fn base64(raw: [u8; 18]) -> [u8; ID_LEN] {
     text
 }
 
-/// Writes `{"size": count, "compressed": compressed, "chunk": id}`. The id is all zeros for now, and is left out without acks.
+/// Writes `{"size": count, "compressed": compressed, "chunk": id}`. The id is all zeros for now. Without acks there is no id.
 fn put_option(out: &mut Vec<u8>, count: u32, compressed: &str, acks: bool) {
     out.push(if acks { 0x83 } else { 0x82 });
     put_str(out, b"size");

@@ -1,14 +1,14 @@
 //! The ledger: a durable list of the records that were acknowledged.
 //!
-//! It is an append-only text file. After the ack of a chunk, a flow writes a line and syncs it (fdatasync) before it sends the next
-//! chunk. A generator that was killed reads the ledger when it is restarted, and sends all chunks that are not in it, with the same
-//! ids. The verifier reads it to know which records must have arrived.
+//! It is an append-only text file. After the ack of a chunk, a flow (the numbered records of one connection) writes a line and
+//! syncs it (fdatasync) before it sends the next chunk. A generator that was killed reads the ledger when it is restarted, and
+//! sends all chunks that are not in it, with the same ids. The verifier reads it to know which records must have arrived.
 //!
 //! ```text
 //! millbench-ledger 1 run=5f3a9c01 flows=2 size=100 chunk=8192 base=1700000000 mode=packed tag=bench
 //! 0 acked 0 8192          flow, number of the first acknowledged record, how many
-//! 0 ends 100000           flow 0 will have this many records: written before its end record is sent
-//! 0 ended 100000          the end record of flow 0 was acknowledged
+//! 0 ends 100000           flow 0 will have this many records; this line is written before the end record is sent
+//! 0 ended 100000          the end record of flow 0 (its last record, which carries this number) was acknowledged
 //! ```
 //!
 //! If the last line has no newline, the generator or the machine stopped while it was written, so the line is ignored.
@@ -154,7 +154,7 @@ impl Ledger {
         self.append(&format!("{flow} acked {first} {count}\n"))
     }
 
-    /// Notes the total number of a flow's records. Must precede the sending of the end record.
+    /// Notes the total number of a flow's records. Call this before the end record is sent.
     pub fn ends(&self, flow: u16, count: u64) -> io::Result<()> {
         self.append(&format!("{flow} ends {count}\n"))
     }

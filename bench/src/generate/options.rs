@@ -16,9 +16,9 @@ use crate::{Failure, record, units};
 
 /// The most bytes of a chunk. The limit keeps all lengths in a chunk within the protocol's 32-bit fields.
 const CHUNK_BYTES_MAX: u64 = 1 << 30;
-/// The number of chunks per second that a flow sends with `--rate` and without `--chunk`.
+/// The number of chunks per second that a flow sends if `--rate` is given but `--chunk` is not.
 const CHUNKS_PER_SECOND: f64 = 20.0;
-/// The default of `--chunk` without `--rate`: about a megabyte of 122-byte records.
+/// The default of `--chunk` if `--rate` is not given: about a megabyte of 122-byte records.
 const CHUNK_DEFAULT: u32 = 8192;
 
 /// Generates numbered records, at a set rate or as fast as possible.
@@ -80,7 +80,7 @@ pub struct Options {
     #[arg(long, default_value = "bench")]
     pub tag: String,
 
-    /// Ask for an ack of every chunk (message mode: of every record), and resend until it arrives
+    /// Ask for an ack of every chunk (message mode: of every record), and resend the chunk until its ack arrives
     #[arg(long)]
     pub acks: bool,
     /// The most chunks in flight per connection; the next chunk waits for an ack
@@ -161,7 +161,8 @@ impl Options {
                     .into(),
             );
         }
-        // clap's `requires` does not report this: it drops the requirement if another target, such as --file, excludes --forward.
+        // clap's `requires` does not report these options if --forward is missing: it drops the requirement if another target,
+        // such as --file, excludes --forward.
         if self.forward.is_none() && (self.acks || self.ledger.is_some() || self.repeat) {
             return usage("--acks, --ledger and --repeat need --forward".into());
         }

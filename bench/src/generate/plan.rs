@@ -1,4 +1,5 @@
-//! The plan of one flow: the next span of records, when it is due, and when the flow ends.
+//! The plan of one flow (one connection, or one of several sequences in a file): the next span of records, when it is due, and when
+//! the flow ends.
 //!
 //! Spans always start at multiples of the chunk size, so a restarted generator makes the same chunks.
 
@@ -108,8 +109,8 @@ impl Pace {
         }
     }
 
-    /// Waits until the last of the next `count` records is due. A flow that is late (because the server was unavailable) catches up
-    /// at full speed: it skips no record, so the total matches the rate.
+    /// Waits until the last of the next `count` records is due. A flow that is late, for example because the server was
+    /// unavailable, skips no record. It catches up at full speed, so the total matches the rate.
     pub fn wait(&mut self, count: u32) {
         self.sent += u64::from(count);
         let Some(rate) = self.rate else { return };

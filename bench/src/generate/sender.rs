@@ -1,9 +1,9 @@
-//! Sends one flow over the forward protocol or as syslog, and reconnects until the whole flow is sent.
+//! Sends one flow (a numbered sequence of records) over the forward protocol or as syslog. Reconnects until the flow is complete.
 //!
-//! With acks, every record of the plan is sent until it is acknowledged, over any number of connections, always as the same chunk
-//! with the same id. If there is a ledger, a record counts as acknowledged only when the ledger on disk contains it. Without acks, a
-//! chunk whose write failed is sent again as a whole. Earlier chunks that the server had not read are lost, as with any sender
-//! without acks; the summary counts the broken connections.
+//! With acks, every chunk of the plan is sent until it is acknowledged, over any number of connections, always with the same bytes and
+//! the same id. If there is a ledger, a record counts as acknowledged only when the ledger on disk contains it. Without acks, a chunk
+//! whose write failed is sent again as a whole. Earlier chunks that the server had not read are lost, as with any sender without acks;
+//! the summary counts the broken connections.
 
 use std::{
     collections::VecDeque,

@@ -7,8 +7,8 @@
 //! octets    MSG-LEN SP MESSAGE                 (RFC 6587)
 //! ```
 //!
-//! The number in `hammer-` is that of the flow. The time of a record is the start of the run plus a microsecond for each earlier
-//! record, so the receiver sees a new time in every message.
+//! The number after `hammer-` is that of the flow. The time of a record is the start of the run plus a microsecond for each earlier
+//! record of the flow. With rfc5424, the receiver therefore sees a new time in every message; rfc3164 shows only seconds.
 
 /// The format of a message's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -25,7 +25,7 @@ pub enum Form {
 pub struct Syslog {
     /// The header.
     pub form: Form,
-    /// Each message is preceded by its length instead of ended by a newline.
+    /// Each message is preceded by its length instead of followed by a newline.
     pub octets: bool,
     /// Each message is a datagram, without a length and without a newline.
     pub datagrams: bool,
@@ -38,7 +38,7 @@ pub struct Frame {
     pub time_at: usize,
 }
 
-/// Formats the times that are patched into messages. Caches the text of the last second.
+/// Formats the times that are patched into messages. Caches the text of the most recent second.
 pub struct Stamp {
     form: Form,
     seconds: u64,

@@ -49,7 +49,7 @@ const DISK: &str = include_str!("../../scenarios/forward_receive/disk.yaml");
 const TLS: &str = include_str!("../../scenarios/forward_receive/tls.yaml");
 const FILE: &str = include_str!("../../scenarios/forward_receive/file.yaml");
 
-/// The rows of the table, and how each is measured, by its name.
+/// The rows of the table, and how the row with each name is measured.
 #[derive(Default)]
 struct Rows {
     rows: Vec<Row>,

@@ -149,7 +149,7 @@ impl Cluster {
     }
 }
 
-/// The configuration of one machine with one copy of each block. All other settings are the defaults.
+/// The configuration of a cluster on one machine that stores one copy of each block. All other settings are the defaults.
 fn settings(work: &Path, web: u16) -> String {
     let at = |name: &str| format!("file://{}", work.join(name).display());
     let any = || "127.0.0.1:0".to_owned();

@@ -168,7 +168,7 @@ impl Process {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits until the process exits. Returns its status and its usage, which is read before the process is reaped, because /proc
+    /// Waits until the process exits. Returns its status and its usage. The usage is read before the process is reaped, because /proc
     /// shows it only until then.
     pub fn finish(mut self) -> io::Result<(ExitStatus, Usage)> {
         let id = WaitId::Pid(Pid::from_child(&self.child));

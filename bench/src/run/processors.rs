@@ -228,7 +228,7 @@ fn of(
     }
 }
 
-/// Writes a message over each connection again and again, while `wants_more(messages, start)` is true. Returns the number of
+/// Writes a message repeatedly over each connection, as long as `wants_more(messages, start)` is true. Returns the number of
 /// messages.
 fn send(
     address: SocketAddr,

@@ -88,7 +88,8 @@ pub enum Goal {
     Records(f64),
     /// A share of another row's figure in the same run.
     Share(f64, String, By),
-    /// The slowest variant's records per CPU-second as a share of the fastest's, without the differences that noise explains.
+    /// The records per CPU-second of the slowest variant, as a share of those of the fastest. The differences that noise explains
+    /// are not counted (see `Row::variants`).
     Even(f64),
     /// Peak memory in bytes.
     Memory(u64),
@@ -169,7 +170,7 @@ impl Row {
         median(self.runs.iter().map(figure).collect())
     }
 
-    /// The median of a latency figure. A run without latencies counts as `f64::MAX`, so that it cannot reach a goal.
+    /// The median of a latency figure. A run without latencies counts as `f64::MAX`, so that such a run cannot reach a goal.
     pub fn latency(&self, figure: impl Fn(&Latency) -> f64) -> f64 {
         self.median(|run| run.latency.as_ref().map_or(f64::MAX, &figure))
     }
@@ -182,7 +183,7 @@ impl Row {
         if other.runs.is_empty() {
             return None;
         }
-        // A row with several variants is only as good as its slowest.
+        // A row with several variants is only as good as its slowest variant.
         let (slowest, which) = self.variants(figure).first()?.clone();
         let share = slowest / other.median(figure);
         let words = format!(

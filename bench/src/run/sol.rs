@@ -176,7 +176,7 @@ impl Bare {
     fn hand_over(&mut self, consumer: usize, mut buffer: Vec<u8>) {
         loop {
             match self.consumers[consumer].try_send(buffer) {
-                // The other thread has ended.
+                // `Disconnected`: the other thread has ended.
                 Ok(()) | Err(TrySendError::Disconnected(_)) => return,
                 Err(TrySendError::Full(back)) => buffer = back,
             }

@@ -89,7 +89,7 @@ pub struct Account {
     pub distinct: u64,
     /// How often a data record arrived again.
     pub duplicated: u64,
-    /// Data records that arrived for the first time after a later one of the same file.
+    /// Data records whose first arrival followed a record with a higher number in the same file.
     pub reordered: u64,
     /// End records, repeats included.
     pub ends: u64,

@@ -1,8 +1,9 @@
 //! Reads the outputs: files and directories, plain or gzip, raw lines or JSON lines. Counts every record in the [`Account`] of its
 //! flow.
 //!
-//! A record is found by its magic: at the start of a line, after a prefix (as `format: template` writes it), or in a string of a
-//! JSON object, which must be complete. A line without a complete record is corrupt, and so is a last line without a newline.
+//! A record is found by its first bytes ([`MAGIC`]): at the start of a line, after a prefix (as `format: template` writes it), or
+//! in a string of a JSON object. The JSON object must be complete. A line without a complete record is corrupt, and so is a last
+//! line without a newline.
 
 use std::{
     borrow::Cow,

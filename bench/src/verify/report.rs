@@ -45,7 +45,7 @@ pub struct FlowReport {
     pub lost: u64,
     /// How often a data record arrived again.
     pub duplicated: u64,
-    /// Records that arrived for the first time after a later one of the same file.
+    /// Records whose first arrival followed a record with a higher number in the same file.
     pub reordered: u64,
     /// Numbers that were never sent, and end records that contradict each other.
     pub impossible: u64,

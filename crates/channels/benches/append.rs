@@ -1,10 +1,14 @@
 //! Appending to the disk channel, compared with the bare disk.
 //!
-//! Bare: overwriting files of 64 MiB, which were allocated and written before, in calls of 1 MB, with and without an fdatasync per call.
-//! Log: the same bytes as batches of 8192 records of 122 bytes through [`Log`] alone. Channel: the same batches through the queue, the
-//! writer's thread and a reader that settles every 16 MB. Each round measures all three; figures are medians of three rounds.
-//! `MILLSTREAM_BENCH_DIR` is the directory to write to (default: the directory for temporary files), `MILLSTREAM_BENCH_SECONDS` the
-//! duration of each part (default: 1).
+//! Each round measures the following; the figures are medians of three rounds.
+//!
+//! - Bare: files of 64 MiB, which were allocated and written before, are overwritten in calls of 1 MB, with and without an fdatasync per
+//!   call.
+//! - Log: the same bytes, as batches of 8192 records of 122 bytes, pass through [`Log`] alone.
+//! - Channel: the same batches pass through the queue, the writer's thread, and a reader that settles every 16 MiB.
+//!
+//! `MILLSTREAM_BENCH_DIR` is the directory to write to (default: the directory for temporary files), `MILLSTREAM_BENCH_SECONDS` is the
+//! duration of each measurement (default: 1).
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Channels between producers and consumers, each in its own directory.
+//! The types of channels between producers and consumers. The code of each type is in its own directory.
 
 pub mod disk;
 pub mod memory;

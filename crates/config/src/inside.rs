@@ -173,8 +173,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Steps over line breaks and the blanks around them; returns false if there are none. In the value, the same number of
-    /// line breaks stands here, or one fewer, or a space in place of a single one.
+    /// Steps over line breaks and the blanks around them; returns false if there are none. At the same point, the value has as many
+    /// line breaks as the file, or one fewer, or a space in place of a single line break.
     fn step_break(&mut self, rest: &str, value: &str) -> bool {
         let blanks = match self.style {
             Style::Block => 0,
@@ -261,7 +261,7 @@ impl<'a> Walk<'a> {
 }
 
 /// If `before` ends with a block header (`|`, `>-`, ...) and blank lines, returns the offset of the line after the header. The parser
-/// reports the first text of a block as its place, and blank lines may precede that text.
+/// reports the first text of a block as the place of the block, and blank lines may precede that text.
 fn block_before(before: &str) -> Option<usize> {
     let (lines, blanks) = before.rsplit_once('\n')?;
     if !blanks.trim().is_empty() {

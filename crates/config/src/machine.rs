@@ -36,7 +36,7 @@ fn memory_below(root: &Path) -> u64 {
     }
 }
 
-/// `MemTotal:       24689764 kB` of /proc/meminfo in bytes.
+/// Returns the value of the line `MemTotal:       24689764 kB` of /proc/meminfo, in bytes.
 fn total_of(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -62,7 +62,7 @@ fn limit_of(base: &Path, line: &str) -> Option<u64> {
     };
     let mut directory = base;
     let mut least = limit_in(&directory, file);
-    // `..` leads out of the cgroup namespace of this process, where no file is visible.
+    // The part `..` of a path leads out of the cgroup namespace of this process. It is skipped, because no file is visible there.
     for component in Path::new(path).components() {
         if let Component::Normal(name) = component {
             directory.push(name);

@@ -41,9 +41,9 @@ pub enum Value {
 pub struct Text {
     /// The text after substitution.
     pub text: String,
-    /// Set for an unquoted text with a substitution: the option that reads it decides whether it is a number.
+    /// True for an unquoted text that contains a substitution: the option that reads the text decides whether it is a number.
     pub typed_by_reader: bool,
-    /// Whether it must not be shown.
+    /// Whether the text must not be shown.
     pub secret: bool,
 }
 
@@ -197,7 +197,7 @@ impl Node {
     /// Returns an error at the option under `path` (as in [`Node::find`]), or at its nearest parent that is written in the
     /// file.
     ///
-    /// For checks of values that have the right type but cannot be used.
+    /// Components call this when they check a value that has the right type but cannot be used.
     #[must_use]
     pub fn problem_at(&self, path: &str, message: impl Into<String>) -> Problem {
         let mut place = &self.place;

@@ -1,6 +1,7 @@
 //! Parses a YAML file into a tree of nodes with their places.
 //!
-//! No text can make the parser panic, nest deeper than [`DEPTH_MAX`], or allocate more than [`WEIGHT_MAX`] (by an alias bomb).
+//! No text can make the parser panic, nest deeper than [`DEPTH_MAX`], or allocate more than [`WEIGHT_MAX`], not even one whose
+//! aliases expand exponentially.
 //! `scalar.rs` decides the types of scalars, `substitute.rs` replaces `${...}`.
 //!
 //! Anchors, aliases and the merge key `<<` are supported. An alias becomes a copy that keeps the places of the
@@ -308,7 +309,7 @@ impl Builder<'_> {
     }
 }
 
-/// The name of a map entry as it is written. `None` after reporting a problem, if the name is a list or a map.
+/// Returns the name of a map entry as it is written. If the name is a list or a map, reports a problem and returns `None`.
 fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
     let text = match node.value {
         Value::Text(text) => text.text,
@@ -322,7 +323,7 @@ fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
             return None;
         }
         Value::Invalid => return None,
-        // For example an alias that refers to a number.
+        // The name is, for example, an alias that refers to a number.
         _ => node.place.slice().unwrap_or_default().to_owned(),
     };
     let place = node.place;

@@ -44,7 +44,7 @@ impl Period {
         Duration::from_nanos(self.0)
     }
 
-    /// Whether it is 0, which means "off" for many options.
+    /// Whether the duration is 0, which means "off" for many options.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0

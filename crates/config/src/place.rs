@@ -42,7 +42,7 @@ impl Source {
         &self.text
     }
 
-    /// The text of a line (from 1), without its end.
+    /// The text of a line (numbered from 1), without its line end.
     #[must_use]
     pub fn line(&self, number: u32) -> Option<&str> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
@@ -50,7 +50,7 @@ impl Source {
         self.text.get(start..)?.lines().next()
     }
 
-    /// The offset of a line and column (from 1) in bytes.
+    /// The offset in bytes of a line and column (both numbered from 1).
     pub(crate) fn offset(&self, line: u32, column: u32) -> Option<usize> {
         let start = *self
             .lines
@@ -60,7 +60,7 @@ impl Source {
         Some(start + characters.map(char::len_utf8).sum::<usize>())
     }
 
-    /// The line and column (from 1) of an offset in bytes.
+    /// The line and column (both numbered from 1) of an offset in bytes.
     pub(crate) fn line_and_column(&self, offset: usize) -> (u32, u32) {
         let line = self.lines.partition_point(|start| *start <= offset).max(1);
         let start = self.lines.get(line - 1).copied().unwrap_or(0);

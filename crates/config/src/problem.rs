@@ -23,7 +23,7 @@ pub enum Severity {
     Error,
     /// The configuration can be used, but may not do what was meant.
     Warning,
-    /// The configuration can be used and does what was meant. The note is information, for example about its cost.
+    /// The configuration can be used and does what was meant. The note only informs, for example about the cost of an option.
     Note,
 }
 
@@ -38,7 +38,7 @@ pub struct Problem {
     pub message: String,
     /// Related places, each with a short explanation.
     pub also: Vec<(Place, String)>,
-    /// The next step.
+    /// Advice for the user: how to solve the problem.
     pub help: Option<String>,
     /// Whether the value at the place was meant as a secret. If so, it is masked in the printed line.
     pub is_secret: bool,
@@ -124,7 +124,7 @@ impl Problem {
 pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
-    /// Whether at least one of them is an error.
+    /// Whether at least one of the problems is an error.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.0.iter().any(|p| p.severity == Severity::Error)

@@ -2,7 +2,7 @@
 
 use crate::words::quote;
 
-/// A decimal number times a factor; `None` if the result is not whole or does not fit.
+/// A decimal number times a factor; `None` if the result is not a whole number or does not fit into 64 bits.
 pub(crate) fn scaled(number: &str, factor: u64) -> Option<u64> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || number.ends_with('.') {
@@ -24,7 +24,7 @@ pub(crate) fn scaled(number: &str, factor: u64) -> Option<u64> {
     u64::try_from(total).ok()
 }
 
-/// A number without a unit: 0 is 0 in every unit, any other number could mean two things.
+/// Checks a number without a unit: 0 is the same in every unit, but any other number is an error, because it could mean two things.
 pub(crate) fn without_unit(number: u64, units: [&str; 2]) -> Result<u64, String> {
     match number {
         0 => Ok(0),
@@ -40,7 +40,7 @@ pub(crate) fn malformed(text: &str, noun: &str, examples: &str) -> String {
     format!("{} is not a {noun}: write {examples}", quote(text))
 }
 
-/// serde and JSON Schema for a quantity: a text, or the number 0.
+/// Implements serde's traits and JSON Schema for a quantity, which is written as a text or as the number 0.
 macro_rules! impl_quantity {
     ($type:ident, units: $units:expr, expecting: $expecting:literal, pattern: $pattern:literal,
      description: $description:literal, examples: $examples:tt) => {

@@ -1,4 +1,4 @@
-//! The settings at the top of the file, beside the sections. Their doc comments are the reference.
+//! The settings at the top of the file, beside the sections. Their doc comments become the reference for users.
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;

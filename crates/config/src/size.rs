@@ -65,7 +65,7 @@ impl Size {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 
-    /// Whether it is 0, which means "no limit" for many options.
+    /// Whether the size is 0, which means "no limit" for many options.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0

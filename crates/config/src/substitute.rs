@@ -1,8 +1,8 @@
 //! Replaces `${NAME}` and similar expressions in the scalars of a parsed tree.
 //!
 //! Substitution follows parsing, so a value cannot change the structure of the file. Names in maps are not substituted.
-//! The option that reads an unquoted scalar decides its type after substitution; a quoted one stays a text. Inserted
-//! text is not searched for further expressions.
+//! The type of an unquoted scalar is decided after substitution, by the option that reads the scalar; a quoted scalar
+//! stays a text. Inserted text is not searched for further expressions.
 //!
 //! ```text
 //! ${NAME}            the variable; an error if it is unset

@@ -49,7 +49,7 @@ pub(crate) fn put<'a>(
     }
 }
 
-/// Returns the blocks with their names, and whether the section could be read. Only if it could is an unknown name an error.
+/// Returns the blocks with their names, and whether the section could be read. If it could not, an unknown name is not an error.
 fn blocks(node: Node, problems: &mut Vec<Problem>) -> (Vec<(Key, Node)>, bool) {
     let map = match node.value {
         Value::Map(map) => map,

@@ -16,7 +16,7 @@ fn yes() -> bool {
 /// `true`, or a block of options.
 #[derive(Clone, Debug)]
 pub enum Tls {
-    /// TLS with the system's certificates, or no TLS.
+    /// `true`: TLS with the system's certificates. `false`: no TLS.
     Switch(bool),
     /// TLS with these options.
     Block(TlsBlock),

@@ -15,28 +15,29 @@ pub struct Partition {
 
 /// Reads records from Kafka. It belongs to one thread, which it may block.
 pub trait Consumer: Send {
-    /// Joins the group and reads the partitions of these topics (names, or patterns that begin with `^`) that the group
-    /// assigns.
+    /// Joins the group, and reads those partitions of the topics that the group assigns. `topics` holds names, or patterns
+    /// that begin with `^`.
     fn subscribe(&mut self, topics: &[String]) -> Result<(), Error>;
 
-    /// The partitions of the topics (names or patterns) that exist now.
+    /// The partitions that exist now in the topics. `topics` holds names or patterns.
     fn partitions(&mut self, topics: &[String], timeout: Duration)
     -> Result<Vec<Partition>, Error>;
 
     /// The identity of the cluster.
     fn cluster(&mut self, timeout: Duration) -> Result<String, Error>;
 
-    /// The group's committed offset of each partition, at which reading continues; `None` if there is none.
+    /// The offset that the group has committed for each partition; reading continues there. `None` if it has committed none.
     fn committed(
         &mut self,
         partitions: &[Partition],
         timeout: Duration,
     ) -> Result<Vec<Option<u64>>, Error>;
 
-    /// The first offset of a partition, and the one after its last.
+    /// The offset of the first record of a partition, and the offset after its last record.
     fn bounds(&mut self, partition: &Partition, timeout: Duration) -> Result<(u64, u64), Error>;
 
-    /// The offset of the first record at or after a time (milliseconds since 1970); the one after the last record if all are older.
+    /// The offset of the first record at or after a time (milliseconds since 1970). If all records are older, the offset after the
+    /// last record.
     fn offset_at(
         &mut self,
         partition: &Partition,
@@ -44,10 +45,10 @@ pub trait Consumer: Send {
         timeout: Duration,
     ) -> Result<u64, Error>;
 
-    /// Starts to read these partitions at these offsets, in addition to the current ones.
+    /// Starts to read these partitions at these offsets, in addition to the partitions that are already assigned.
     fn assign(&mut self, partitions: &[(Partition, u64)]) -> Result<(), Error>;
 
-    /// Releases partitions that the group has revoked. Only then does the group assign new ones.
+    /// Releases partitions that the group has revoked. The group assigns new partitions only after this call.
     fn unassign(&mut self, partitions: &[Partition]) -> Result<(), Error>;
 
     /// Waits up to `wait` for records or events. Passes records to `take` one after the other, until `take` returns
@@ -67,7 +68,7 @@ pub trait Consumer: Send {
     /// Leaves the group.
     fn close(&mut self);
 
-    /// The last complaint of the client since the previous call (such as brokers that do not answer), if any.
+    /// The last complaint of the client since the previous call, if any; for example, that no broker answers.
     fn complaint(&mut self) -> Option<String>;
 }
 
@@ -87,12 +88,12 @@ pub enum Polled {
     Records,
     /// The group assigns these partitions: [`Consumer::assign`] them.
     Assigned(Vec<Partition>),
-    /// The group revokes these partitions: commit what is done, then [`Consumer::unassign`] them. `lost`: another
-    /// member has them already, and a commit would be rejected.
+    /// The group revokes these partitions: commit the offsets of the settled records, then [`Consumer::unassign`] the
+    /// partitions. With `lost`, a commit would be rejected.
     Revoked {
         /// The partitions.
         partitions: Vec<Partition>,
-        /// Whether they already belong to another member.
+        /// Whether the partitions already belong to another member.
         lost: bool,
     },
     /// A partition with this number has no more records for now; the client does not report its topic.

@@ -13,7 +13,7 @@ pub struct Error {
 /// How to handle an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// No answer, or not in time: call again.
+    /// A temporary failure, such as an answer that is late or missing: call again.
     Again,
     /// The transaction is lost: abort it and begin another one.
     Abort,
@@ -25,11 +25,11 @@ pub enum Kind {
     TooLarge,
     /// The broker refuses because of permissions, a name or a policy, until an operator changes something.
     Refused,
-    /// The broker will never accept this record, or another one of its batch, because of its content (no key in a
-    /// compacted topic, a time too far in the future). This record is the bad one if it was alone in its batch, or if
-    /// the broker names the bad records: the other ones are then [`Kind::Neighbour`].
+    /// The broker will never accept this record, or another record of the same batch, because of its content (no key in a
+    /// compacted topic, a time too far in the future). This record is certainly a bad one if it was alone in its batch, or if
+    /// the broker names the bad records. In the latter case, the other records of the batch get [`Kind::Neighbour`].
     Suspect,
-    /// The record is fine, but another one of its batch was rejected, and the whole batch with it.
+    /// The record is fine, but the broker rejected the whole batch because of another record.
     Neighbour,
     /// The settings cannot work.
     Settings,

@@ -61,7 +61,7 @@ struct Cluster {
     commit_faults: Faults,
     /// Errors for the next commits, returned after the commit.
     commit_doubts: Faults,
-    /// Errors for the next records that would otherwise be accepted, one each.
+    /// Errors for the next records that would otherwise be accepted, one error per record.
     record_faults: Faults,
     on_fault: Option<OnFault>,
     on_inits: VecDeque<OnInit>,
@@ -143,8 +143,8 @@ impl Broker {
     }
 
     /// Permanently rejects batches that contain a value for which `bad` is true. With `named`, the error names the bad records,
-    /// as current Kafka does; without it the whole batch fails, as with older brokers. Records passed in one call are a batch,
-    /// up to `batch_records` of the producer's options.
+    /// as current Kafka does. Without `named`, all records of the batch get the same error, as with older brokers. The records of
+    /// one call are divided into batches of `batch_records` (an option of the producer).
     pub fn refuse(&self, named: bool, bad: fn(&[u8]) -> bool) {
         self.state().verdict = Some(Verdict { bad, named });
     }
@@ -221,13 +221,13 @@ struct Writer {
     /// Records in flight, by their numbers.
     waiting: Vec<(usize, Kept)>,
     epoch: u64,
-    /// The number of records in a batch.
+    /// The most records in a batch.
     batch: usize,
     in_transactions: bool,
 }
 
 impl Writer {
-    /// For each record, the error that its value or another value in its batch causes; `None` if the broker accepts it.
+    /// For each record, the error that its value or another value in its batch causes; `None` if the broker accepts the record.
     fn judge(&self, verdict: &Verdict, outgoing: &Outgoing, from: usize) -> Vec<Option<Kind>> {
         let records = outgoing.records.get(from..).unwrap_or_default();
         let mut said = Vec::new();

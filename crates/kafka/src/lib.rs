@@ -1,11 +1,11 @@
 //! The one Kafka client: producers with transactions and consumers in groups, behind two small traits.
 //!
-//! The sink and the source `kafka` use it; the traits [`Producer`] and [`Consumer`] hold only what those need. The
-//! producer is our own (`native`) and builds the broker's format directly from the sink's buffers. The consumer is
-//! librdkafka (`client`), with the feature `librdkafka`. The feature `fake` adds a broker in memory for unit tests.
+//! The sink and the source `kafka` use this client; the traits [`Producer`] and [`Consumer`] hold only what these two need. The
+//! producer is our own (`native`) and builds the broker's format directly from the sink's buffers. The consumer uses librdkafka
+//! (`client`) and needs the feature `librdkafka`. The feature `fake` adds a broker in memory for unit tests.
 //!
-//! No record handed to a producer is lost silently: it is acknowledged, or it is among [`Producer::take_failed`]. Every call may
-//! block, so use it on a thread that may block. Sink and source decide how to handle a failure.
+//! A producer loses no record silently: each record is acknowledged, or [`Producer::take_failed`] returns it. Every call may
+//! block, so call producers and consumers on a thread that may block. Sink and source decide how to handle a failure.
 
 mod access;
 #[cfg(feature = "librdkafka")]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Records to send, in order. It is filled, passed to a producer, and cleared for reuse.
+/// Records to send, in order. The sink fills it, passes it to a producer, and clears it for reuse.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     /// Keys, values and header values.
@@ -13,7 +13,7 @@ pub struct Outgoing {
     pub topics: Vec<String>,
     /// The names of headers, in the order of each record's values.
     pub header_names: Vec<String>,
-    /// Header values of all records: one for each header name of each record.
+    /// The header values of all records: for each record, one value per header name.
     pub headers: Vec<Range<usize>>,
 }
 
@@ -81,5 +81,5 @@ impl Outgoing {
 
 /// The most bytes of a header beyond its name and value: two variable-length integers.
 const HEADER_BYTES: usize = 10;
-/// The header of a record batch (61 bytes) and that of one record (at most 36), which the broker counts with a record.
+/// The header of a record batch (61 bytes) and the header of one record (at most 36 bytes). The broker counts both with a record.
 const FRAMING_BYTES: usize = 97;

@@ -7,7 +7,7 @@ use crate::{Auth, Compression, Error, Outgoing, Partitioner, Tls};
 /// The options of a producer. `Debug` does not show secrets.
 #[derive(Clone, Debug)]
 pub struct ProducerOptions {
-    /// The bootstrap brokers: `host`, `host:port`.
+    /// The bootstrap brokers, each as `host` or `host:port`.
     pub brokers: Vec<String>,
     /// The client's name in the brokers' logs and quotas.
     pub client_id: String,
@@ -29,7 +29,7 @@ pub struct ProducerOptions {
     pub batch_bytes: usize,
     /// The most records of a batch.
     pub batch_records: usize,
-    /// How long the first record of a batch waits for more.
+    /// How long the first record of a batch waits for more records.
     pub linger: Duration,
     /// The most bytes of accepted records that are neither acknowledged nor failed.
     pub buffer_bytes: usize,
@@ -56,18 +56,18 @@ impl Default for ProducerOptions {
 }
 
 impl ProducerOptions {
-    /// How long a record may wait before it fails: the transaction timeout; without transactions forever (`None`).
+    /// How long a record may wait before it fails: the transaction timeout. `None` without transactions: it may wait forever.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let transactional = self.transactional_id.as_ref();
         transactional.map(|_| self.transaction_timeout)
     }
 }
 
-/// Writes records to Kafka: idempotent, and in transactions if it has a transactional id. It belongs to one thread, which
-/// it may block.
+/// Writes records to Kafka idempotently, and in transactions if it has a transactional id. A producer belongs to one thread,
+/// which it may block.
 pub trait Producer: Send {
-    /// To be called first if there is a transactional id: aborts the open transaction of an earlier producer with the same id, and
-    /// fences that producer. May be called again after [`Kind::Again`](crate::Kind::Again).
+    /// Aborts the open transaction of an earlier producer with the same transactional id, and fences that producer. Must be the first
+    /// call if there is a transactional id. May be called again after [`Kind::Again`](crate::Kind::Again).
     fn init(&mut self, timeout: Duration) -> Result<(), Error>;
 
     /// The text that was committed last in `store`; `None` if there is none. An open transaction has no effect on the result.
@@ -82,18 +82,18 @@ pub trait Producer: Send {
     /// Waits up to `wait` until a record is acknowledged or fails.
     fn serve(&mut self, wait: Duration);
 
-    /// Sends everything without lingering, and waits until nothing is in flight, up to `wait`.
+    /// Sends everything without lingering. Waits up to `wait` until nothing is in flight or a record has failed.
     fn flush(&mut self, wait: Duration);
 
-    /// The number of accepted records that are neither acknowledged nor failed. When it is 0, every record was acknowledged or is
-    /// among [`Producer::take_failed`].
+    /// The number of accepted records that are neither acknowledged nor failed. When it is 0, every record was acknowledged or was
+    /// reported by [`Producer::take_failed`] or will be reported by its next call.
     fn in_flight(&self) -> usize;
 
     /// Records that have failed since the last call. The client has already retried those for which a retry can help.
     fn take_failed(&mut self) -> Vec<Failed>;
 
-    /// Commits the transaction, with `text` in `store`; `number` becomes the offset. Nothing may be in flight. May be
-    /// called again after [`Kind::Again`](crate::Kind::Again).
+    /// Commits the transaction together with the position: `text` becomes the metadata in `store`, `number` the offset. Nothing
+    /// may be in flight. May be called again after [`Kind::Again`](crate::Kind::Again).
     fn commit(
         &mut self,
         store: &Store,
@@ -117,12 +117,12 @@ pub trait Producer: Send {
     /// The id of the cluster.
     fn cluster(&mut self, timeout: Duration) -> Result<String, Error>;
 
-    /// The last complaint of the client since the previous call (such as brokers that do not answer), if any.
+    /// The last complaint of the client since the previous call, if any; for example, that no broker answers.
     fn complaint(&mut self) -> Option<String>;
 }
 
-/// Where the sink's position is committed: as the offset, with metadata, of an existing partition in a consumer group without
-/// members.
+/// Where the sink's position (a text) is committed: in a consumer group without members, as the metadata of the group's offset for
+/// an existing partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     /// The group.
@@ -136,7 +136,7 @@ pub struct Store {
 pub struct Sent {
     /// The number of accepted records.
     pub taken: usize,
-    /// Why the next record was refused; `None` if all were accepted or the queue is full, which is temporary.
+    /// Why the next record was refused. `None` if all records were accepted, or if the queue is full for now.
     pub refused: Option<Error>,
 }
 
@@ -147,6 +147,6 @@ pub struct Failed {
     pub number: usize,
     /// Its topic.
     pub topic: String,
-    /// Why.
+    /// Why it could not be written.
     pub error: Error,
 }

@@ -1,7 +1,7 @@
 //! A custom binary: Millstream with one more processor. `limit` rejects records that are larger than a size.
 //!
 //! Run it with `cargo run --example custom -- test crates/millstream/examples/custom.yaml`; every other command works, too. To build your
-//! own binary, use this file as the `main.rs` of a crate that depends on the crates that it uses.
+//! own binary, use this file as the `main.rs` of a crate. The crate must depend on the crates that this file uses.
 
 use std::{process::ExitCode, sync::Arc};
 

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName}
 
 /// The timeout of connecting, and of each read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The timeout of each read of the answer to a change, because a reload may first open channels and end nodes.
+/// The timeout of each read of the answer to a change. It is longer, because a reload may first open channels and end nodes.
 const PATIENCE_CHANGE: Duration = Duration::from_secs(60);
 /// The largest answer in bytes: enough for several thousand nodes.
 const ANSWER_MAX: u64 = 64 << 20;

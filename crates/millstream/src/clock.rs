@@ -11,7 +11,7 @@ use millstream_record::Time;
 
 /// The interval between two comparisons of the clocks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The smallest difference that counts as a jump. Time services correct smaller ones gradually.
+/// The smallest difference that counts as a jump. Time services correct smaller differences gradually.
 const JUMP_MIN: Duration = Duration::from_secs(1);
 
 /// Logs the jumps of the wall clock, at most one line for each direction in 10 s. Never returns.

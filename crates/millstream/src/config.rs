@@ -1,4 +1,4 @@
-//! Builds a checked plan from files: loads the configuration, finds the components, lays out the graph.
+//! Builds a plan (the checked graph of nodes) from files: loads the configuration, finds the components, lays out the graph.
 
 mod interface;
 
@@ -35,9 +35,9 @@ pub struct Loaded {
     pub settings: Settings,
     /// Whether the configuration sets `api.listen`.
     pub api_is_chosen: bool,
-    /// TLS of the interface.
+    /// TLS of the HTTP interface.
     pub api_tls: Option<ServerTls>,
-    /// The cases beside processors.
+    /// The cases: tests of processors, written in the configuration.
     pub cases: Vec<Case>,
     /// Warnings: things that work but are probably mistakes.
     pub warnings: Problems,
@@ -135,7 +135,7 @@ fn is_error(problem: &Problem) -> bool {
     problem.severity == Severity::Error
 }
 
-/// The errors about a configuration without sources or without sinks, which would do nothing.
+/// The error about a configuration that has no sources or no sinks, because it would do nothing. Empty if it has both.
 fn empty_sections(tree: &Tree) -> Vec<Problem> {
     let needed = [Section::Sources, Section::Sinks];
     let is_empty = |section: &Section| tree.names(*section).next().is_none();
@@ -225,8 +225,8 @@ pub fn data_dir(paths: &[PathBuf]) -> Result<PathBuf, Problems> {
 /// The option of nodes that defaults to a top-level setting.
 const TIMEZONE: &str = "timezone";
 
-/// Finds the component of a node; adds a problem if there is none. `zone` is the top-level time zone, which becomes an option of the node
-/// if its component has this option and the node does not set it.
+/// Finds the component of a node; adds a problem if there is none. `zone` is the top-level setting `timezone`. It becomes an option of
+/// the node if the component has an option of this name and the node does not set it.
 fn find(
     mut node: Entry,
     zone: Option<(&Key, &Node)>,

@@ -1,6 +1,7 @@
 //! Descriptions of the running nodes: their options without secrets, their promises (delivery guarantees), and the paths that they are on.
 //!
-//! Launching a plan consumes it, so the descriptions are made before that, at the start and at each reload.
+//! Launching a plan (the checked configuration) consumes it, so the descriptions are made before the launch, at the start and at each
+//! reload.
 
 use std::{
     collections::BTreeMap,

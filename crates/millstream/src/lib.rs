@@ -1,6 +1,6 @@
 //! The program: command line, configuration, wiring.
 //!
-//! [`main`] is the whole program. A program that passes components of another crate to it has these components in addition to
+//! [`main`] is the whole program. Another program can pass it components of other crates, and then has these components in addition to
 //! Millstream's.
 
 mod api;

@@ -1,8 +1,11 @@
 //! The options of a node as they may be shown: every secret is `***`.
 //!
-//! A text is secret in each of these cases: it came from a file, or from a variable whose name suggests a secret; the type of its
-//! option is secret (`millstream_config::Secret`, in the component's schema); the name of its option suggests a secret; it is the
-//! password in a URL.
+//! A text is secret if one of these holds:
+//!
+//! - It came from a file, or from an environment variable whose name suggests a secret.
+//! - The option that holds it has the type `millstream_config::Secret` in the schema of the component.
+//! - The name of this option suggests a secret.
+//! - It is the password in a URL.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +14,7 @@ use serde_json::{Map, Value as Json, json};
 
 /// Shown in place of a secret.
 const HIDDEN: &str = "***";
-/// The definition of secret texts in a schema.
+/// The name that the definition of secret texts has in a schema.
 const SECRET: &str = "Secret";
 
 /// The options of a component with this schema, with all secrets masked.
@@ -88,7 +91,7 @@ fn without_password(text: &str) -> String {
     out
 }
 
-/// The names of the options that are secret texts, or lists or maps of them.
+/// The names of the options that are secret texts, or lists or maps of secret texts.
 fn secrets(schema: &Json) -> BTreeSet<String> {
     let empty = Map::new();
     let defs = schema["$defs"].as_object().unwrap_or(&empty);
@@ -121,8 +124,8 @@ fn secrets(schema: &Json) -> BTreeSet<String> {
     found
 }
 
-/// Whether a schema is a secret text, or a list or map of secret texts. A map with named options is not, because its options are
-/// checked separately.
+/// Whether a schema describes a secret text, or a list or map of secret texts. A map with named options does not count, because its
+/// options are checked separately.
 fn is_secret(schema: &Json, kinds: &BTreeSet<String>) -> bool {
     let mut open = vec![schema];
     while let Some(part) = open.pop() {

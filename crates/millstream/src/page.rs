@@ -67,8 +67,8 @@ fn wrapped(first: &str, text: &str, most: usize) -> String {
     out
 }
 
-/// Rows with aligned columns, two spaces apart. The last column is wrapped. Columns in `right` are aligned to the right, as numbers
-/// should be. A cell is one line: control characters in it are escaped.
+/// Rows with aligned columns, two spaces apart. The last column is wrapped. The columns whose indices are in `right` are aligned to the
+/// right, as numbers should be. A cell is one line: control characters in it are escaped.
 pub fn columns(indent: usize, rows: &[Vec<String>], right: &[usize]) -> String {
     let cells = |row: &Vec<String>| row.iter().map(|cell| visible(cell).into_owned()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
@@ -101,8 +101,8 @@ pub fn columns(indent: usize, rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
-/// A table with lines of at most `most` characters; the first row is the header. If the cells need more, the widest columns are
-/// wrapped. Words are never broken.
+/// A table with lines of at most `most` characters; the first row is the header. If the cells need longer lines, the widest columns
+/// are wrapped. Words are never broken.
 pub fn table(indent: usize, rows: &[Vec<String>], most: usize) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at));
@@ -192,7 +192,7 @@ pub fn period(time: Duration) -> String {
     let whole = |number: u128| u32::try_from(number);
     let period = match (whole(time.as_millis()), whole(time.as_secs().into())) {
         (Ok(millis), _) => Period::millis(millis),
-        // The milliseconds of more than seven weeks do not fit.
+        // The milliseconds of more than seven weeks do not fit into 32 bits.
         (Err(_), seconds) => Period::secs(seconds.unwrap_or(u32::MAX)),
     };
     period.to_string()
@@ -222,9 +222,9 @@ pub fn print(text: &str) -> u8 {
 pub enum Colour {
     /// The default colour.
     None,
-    /// Expected but not found, or wrong.
+    /// For text that was expected but not found, or that reports an error.
     Red,
-    /// Found.
+    /// For text that was found.
     Green,
 }
 

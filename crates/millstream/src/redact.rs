@@ -1,7 +1,7 @@
 //! Hides the values of chosen fields in records that are shown: `api: { redact: [".password", ".user.email"] }`.
 //!
-//! A text that is a JSON object or array is searched, too, because a line that no processor has parsed has its fields there. Other
-//! texts are not searched. To hide a field that holds a whole unparsed line, name that field itself.
+//! A text that is a JSON object or array is searched, too, because a line that no processor has parsed is such a text, and has its
+//! fields in it. Other texts are not searched. To hide a field that holds a whole unparsed line, name that field itself.
 
 use millstream_wire::record::FieldPath;
 use serde_json::Value;
@@ -16,7 +16,7 @@ const DEPTH_MAX: usize = 3;
 pub struct Redaction(Vec<FieldPath>);
 
 impl Redaction {
-    /// `fields` are those of the configuration, which was checked when it was read.
+    /// `fields` are the paths in the configuration. They are valid, because the configuration was checked when it was read.
     pub fn new(fields: &[String]) -> Self {
         Self(fields.iter().filter_map(|it| it.parse().ok()).collect())
     }
@@ -72,8 +72,8 @@ impl Redaction {
                     return;
                 }
                 let Ok(mut inner) = serde_json::from_str::<Value>(trimmed) else {
-                    // The JSON is truncated or damaged, so the end of a field is unknown. If the text names a hidden field, it is
-                    // hidden as a whole.
+                    // The JSON is truncated or damaged, so the end of a field is unknown. If the text names a hidden field, the
+                    // whole text is hidden.
                     if self.names_a_field(text) {
                         HIDDEN.clone_into(text);
                     }

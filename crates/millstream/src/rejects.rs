@@ -1,4 +1,4 @@
-//! A rejected record as a line of JSON, for `millstream rejected cat` and the interface.
+//! A rejected record as a line of JSON, for `millstream rejected cat` and the HTTP interface.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
@@ -60,7 +60,7 @@ fn text(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A time in nanoseconds, as RFC 3339.
+/// A time in the format of RFC 3339.
 pub fn stamp(time: Time) -> String {
     Timestamp::from_nanosecond(time.0.into()).map_or(String::new(), |time| time.to_string())
 }

@@ -23,7 +23,7 @@ pub fn notify(state: &str) {
     }
 }
 
-/// Whether stderr is the journal: `JOURNAL_STREAM` names its device and inode (systemd.exec(5)).
+/// Whether stderr is the journal: then `JOURNAL_STREAM` names the device and the inode of stderr (systemd.exec(5)).
 pub fn stderr_is_journal() -> bool {
     let named = env::var("JOURNAL_STREAM").unwrap_or_default();
     let Some((device, inode)) = named.split_once(':') else {

@@ -1,7 +1,8 @@
 //! Replaces the running program by the one that is now in its file. The listening sockets of sources stay open.
 //!
-//! First the new program checks the configuration; if that fails or takes too long, nothing changes. Then this program drains as at
-//! a stop, and the new one starts in the same process. Connections and datagrams that arrive meanwhile wait in the sockets.
+//! First the new program checks the configuration; if the check fails or takes too long, nothing changes. Then the running program
+//! drains as at a stop, and the new program starts in the same process. Connections and datagrams that arrive meanwhile wait in the
+//! sockets.
 
 use std::{
     env, io,
@@ -80,7 +81,7 @@ async fn check(program: &Path, config: &[PathBuf], max: Duration) -> Result<(), 
     }
 }
 
-/// The new program while it checks the configuration; `None` once it has ended. Dropping this kills it.
+/// The new program while it checks the configuration; `None` once it has ended. Dropping this value kills the program.
 struct Checker(Option<Child>);
 
 impl Checker {
@@ -100,7 +101,7 @@ impl Checker {
         Ok((checker, errors))
     }
 
-    /// Waits for its end. Returns its status and the beginning of its standard error.
+    /// Waits for the end of the program. Returns its exit status and the beginning of its standard error.
     async fn ended(&mut self, errors: ChildStderr) -> io::Result<(ExitStatus, String)> {
         let mut errors = pipe::Receiver::from_owned_fd(OwnedFd::from(errors))?;
         let mut text = Vec::new();
@@ -121,7 +122,7 @@ impl Checker {
 impl Drop for Checker {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // Killed before it is reaped: until then no other process can have its id.
+            // The program is killed before it is reaped, because until then no other process can have its id.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             // A program that hangs in the kernel does not end immediately, so a thread waits for it.
             let reaper = thread::Builder::new().name("check-reaper".into());
@@ -159,7 +160,7 @@ mod tests {
         )
     }
 
-    /// Whether a process runs that has this argument.
+    /// Whether a process with this argument runs.
     fn runs(argument: &Path) -> bool {
         let argument = argument.as_os_str().as_encoded_bytes();
         fs::read_dir("/proc").unwrap().any(|entry| {

@@ -11,7 +11,7 @@ const CHECK_OPTIONS: [&str; 6] = ["-t", "-T", "--dry-run", "--validate", "--test
 /// Commands that take configurations as arguments.
 const COMMANDS: [&str; 4] = ["run", "check", "explain", "test"];
 
-/// Commands of other programs, each with ours.
+/// Commands of other programs, each with the command of this program that does the same.
 const TRANSLATED: [(&str, &str); 12] = [
     ("validate", "check"),
     ("verify", "check"),
@@ -27,7 +27,7 @@ const TRANSLATED: [(&str, &str); 12] = [
     ("init", "example"),
 ];
 
-/// Returns a hint with the right command line, if this one has the style of another program.
+/// Returns a hint with the right command line, if the given command line has the style of another program.
 pub fn hint(error: &clap::Error, arguments: &[String]) -> Option<String> {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

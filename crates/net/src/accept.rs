@@ -1,4 +1,4 @@
-//! Accepts connections and moves each to a data thread, where it does its TLS handshake.
+//! Accepts connections and moves each to a data thread. The TLS handshake takes place on that thread.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -14,8 +14,8 @@ use crate::{
     tls::ServerTls,
 };
 
-/// After an error of `accept` (usually because no file descriptor is left), a listener waits this long for a silent
-/// connection to be evicted.
+/// After an error of `accept` (usually because no file descriptor is left), a listener waits at most this long until a
+/// silent connection is evicted.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener on the accepting thread.
@@ -75,7 +75,8 @@ pub(crate) struct Desk {
     pub(crate) failed: Meter,
 }
 
-/// Accepts from one listener until the stop; `each` serves a connection to its end, on a data thread.
+/// Accepts connections from one listener until the source is stopped. `each` serves one connection to its end, on a
+/// data thread.
 pub(crate) async fn accept<F, T>(listener: Listener, desk: Desk, each: F)
 where
     F: Fn(Connection) -> T + Clone + Send + 'static,
@@ -102,7 +103,7 @@ where
                     let _open = OpenConnection::new(desk.open.clone());
                     let _peer = desk.peers.join(peer.address());
                     if let Some(connection) = desk.greet(socket, silence, peer, scheme).await {
-                        // Boxed, so that the task of a silent peer is small.
+                        // The future is boxed, so that the task of a silent peer is small.
                         Box::pin(each(connection)).await;
                     }
                 };
@@ -168,7 +169,7 @@ impl Desk {
                 let text = format_args!("{peer}: no TLS handshake within limits.handshake; closed");
                 reporter.warn("handshake", text);
             }
-            // Port scans and health checks open a connection and close it, so this is not logged.
+            // Port scans and health checks open a connection and close it at once, so this error is not logged.
             Fault::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Fault::Io(error) => {
                 let text = format_args!("{peer}: the TLS handshake failed: {error}");

@@ -124,8 +124,8 @@ impl AsFd for BoundSocket {
     }
 }
 
-/// Binds an address. If the process inherited a socket with that address, or a source `before` this one listens on it, returns
-/// that socket.
+/// Binds an address. Returns an existing socket if the process inherited one with that address, or if one of the sources
+/// `before`, which this source replaces, listens on that address.
 fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
     Ok(match (&listen.at, listen.scheme) {
         (At::Host(host, port), scheme) => {
@@ -169,7 +169,7 @@ fn bind_inet(before: &[Arc<str>], address: &str, kind: Type) -> io::Result<Socke
             let socket = Socket::new(Domain::for_address(address), kind, None)?;
             socket.set_nonblocking(true)?;
             if kind == Type::STREAM {
-                // Otherwise a restart fails while connections of the previous process are in TIME_WAIT.
+                // Without this option, a restart fails while connections of the previous process are in TIME_WAIT.
                 socket.set_reuse_address(true)?;
             }
             socket.bind(&address.into())?;

@@ -19,7 +19,7 @@ pub struct Connection {
     pub peer: Peer,
     /// The scheme of the listener, for sources with several protocols.
     pub scheme: Scheme,
-    /// The end of `limits.handshake`, for protocols with their own authentication.
+    /// The time at which `limits.handshake` is over, for protocols with their own authentication.
     pub deadline: Instant,
 }
 
@@ -28,7 +28,7 @@ pub struct Connection {
 pub struct Peer {
     /// For log lines: address and port, or `unix`.
     pub name: Arc<str>,
-    /// Its address; `None` for a unix socket.
+    /// The address of the peer; `None` for a unix socket.
     pub ip: Option<IpAddr>,
 }
 

@@ -1,4 +1,5 @@
-//! Connecting: every attempt resolves the name again and tries its addresses in turn, within one deadline.
+//! Connecting: every attempt resolves the name again and tries its addresses in turn. The lookup has a time limit, and
+//! the addresses share another one.
 
 use std::{borrow::Cow, fmt, io, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -66,8 +67,8 @@ impl fmt::Display for Remote {
     }
 }
 
-/// Connects by TCP to the first address of `host:port` that answers, within `limit` for all of them. `send_buffer` is
-/// SO_SNDBUF; 0 keeps the kernel's default.
+/// Connects by TCP to the first address of `host:port` that answers. `limit` is the timeout of the name lookup, and then
+/// of the attempts for all addresses together. `send_buffer` is SO_SNDBUF; 0 keeps the kernel's default.
 ///
 /// # Errors
 ///

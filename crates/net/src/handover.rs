@@ -1,9 +1,10 @@
 //! Listening sockets that outlive the process. systemd opens some before the process starts (sd_listen_fds(3)), and a process that
 //! upgrades itself passes its sockets to the next program.
 //!
-//! A source binds as usual. If the process inherited a socket with that address, the source gets the inherited socket. A source
-//! that replaces another one in a reload, under the same name or a new one, gets the socket on which the replaced source still
-//! listens. Connections and datagrams that arrive during the switch wait in the socket, so no sender is refused.
+//! A source binds as usual. If the process inherited a socket with that address, the source gets the inherited socket. A source may
+//! replace another one in a reload, under the same name or a new one. If both have the same address, the new source gets the socket
+//! on which the replaced source still listens. Connections and datagrams that arrive during the switch wait in the socket, so no
+//! sender is refused.
 
 use std::{
     env,
@@ -46,7 +47,8 @@ struct Listening {
 }
 
 impl Listening {
-    /// The socket for a source that takes it over; `None` if its own source has ended, or if another source has already taken it over.
+    /// The socket, for a source that wants to take it over. `None` if the source that listens on it has ended, or if another source
+    /// has already taken it over.
     fn to_follow(&self) -> Option<Arc<OwnedFd>> {
         let is_followed = self.follower.strong_count() > 0;
         self.socket.upgrade().filter(|_| !is_followed)
@@ -57,7 +59,7 @@ fn sockets() -> MutexGuard<'static, Sockets> {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds a second handle of a listening socket, for as long as its source listens.
+/// Holds a second handle of a listening socket, for as long as a source listens on the socket.
 #[derive(Debug)]
 pub(crate) struct Live {
     handle: Option<Arc<OwnedFd>>,

@@ -54,11 +54,11 @@
 //! socket periodically instead of on every wake-up. [`connect`] and [`ClientTls`] are for clients: they resolve names, try every
 //! address, and support system roots, custom roots and client certificates.
 //!
-//! A source has at most `limits.connections` open connections, distributed evenly over the data threads. All sources together have
-//! at most as many as the limit of open files allows, minus a reserve. When a limit is reached, the oldest connection that has not
-//! sent a byte is evicted: its task reads end-of-file, as if the peer had closed it. A peer that does not finish its handshake holds a
-//! permit only until the deadline. Certificates that change on disk are reloaded without a restart; broken ones are reported and
-//! the old ones stay in use.
+//! A source has at most `limits.connections` open connections, distributed evenly over the data threads. All sources together have at
+//! most as many connections as the limit of open files allows, minus a reserve. When a limit is reached, the oldest connection that has
+//! not sent a byte is evicted: its task reads end-of-file, as if the peer had closed it. A peer that does not finish its handshake holds
+//! a permit only until the deadline. Certificates that change on disk are reloaded without a restart; invalid ones are reported, and the
+//! old ones stay in use.
 
 mod accept;
 mod bind;

@@ -4,7 +4,7 @@ use millstream_config::{Node, Period, Problem, Size};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Offsets in a batch and lengths on the wire have 32 bits.
+/// The maximum of `frame` and `decompressed`, because offsets in a batch and lengths on the wire have 32 bits.
 const FRAME_BYTES_MAX: u64 = 1 << 30;
 
 /// Bounds for peers.
@@ -25,8 +25,8 @@ pub struct Limits {
     pub idle: Period,
     /// Time over which a minimum rate is measured. A peer that has begun a frame, a head or a body must send at least 1 KiB
     /// of it per second, and must read an answer within this time; otherwise the connection is closed. While other messages
-    /// wait for memory, the peer must send each second at least a sixtieth of the memory that its message holds, measured
-    /// over at most 5 seconds. 0: no minimum.
+    /// wait for memory, the peer must send per second at least a sixtieth of the memory that its message holds; this rate
+    /// is measured over at most 5 seconds. 0: no minimum.
     pub progress: Period,
 }
 

@@ -1,5 +1,5 @@
-//! Limits the number of open connections. When no permit is left, the oldest connection that has never sent a byte is evicted.
-//! Otherwise a peer could keep others out merely by connecting.
+//! Limits the number of open connections. When no permit is left, the oldest connection that has never sent a byte is evicted, that is,
+//! closed. Otherwise a peer could keep others out merely by connecting.
 //!
 //! A connection needs two permits: one of its source (`limits.connections`) and one of the process (the limit of open
 //! files). If the process has none left, the evicted connection may belong to another source.
@@ -73,8 +73,8 @@ fn silent() -> MutexGuard<'static, Silent> {
     SILENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a connection answers the request to close: it sends `()` if it stays, because a byte has just arrived, and drops the sender if it
-/// closes.
+/// The answer of a connection that was asked to close. The connection sends `()` if it stays open, because a byte has just arrived. It
+/// drops the sender if it closes.
 type Refusal = oneshot::Sender<()>;
 
 /// The result of the search for the connection that has been silent longest.
@@ -85,7 +85,7 @@ enum Longest {
     Ask(oneshot::Sender<Refusal>),
 }
 
-/// The connections among which the one to evict is chosen.
+/// Which connections may be evicted: those of the source, or those of the whole process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Among {
     Source,
@@ -133,14 +133,15 @@ impl Room {
         let _ = self.places.acquire_many(places).await;
     }
 
-    /// Evicts the longest silent connection of any source, because no file descriptors are left. Returns only if the attempt must be
-    /// repeated, like [`Room::evict`], so the caller needs a timeout.
+    /// Evicts the connection (of any source) that has been silent longest, because no file descriptors are left. Returns only if the
+    /// attempt must be repeated, like [`Room::evict`], so the caller needs a timeout.
     pub(crate) async fn free_descriptor(&self) {
         self.evict(Among::Process).await;
     }
 
     /// Evicts the connection that has been silent longest. Returns only if the attempt must be repeated, because that connection was
-    /// too young or stays open. Otherwise it never returns: the caller waits for the permit that the evicted connection releases.
+    /// too young or stays open. Otherwise this function never returns: the caller waits for the permit that the evicted connection
+    /// releases.
     async fn evict(&self, among: Among) {
         match self.longest(among) {
             Longest::Nobody => {
@@ -216,7 +217,7 @@ impl Room {
     }
 }
 
-/// Held by a connection until its first byte is read.
+/// Held by a connection until the first byte from its peer is read.
 #[derive(Debug)]
 pub(crate) struct Silence {
     room: Arc<Room>,

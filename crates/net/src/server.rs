@@ -105,7 +105,8 @@ impl Server {
         all.map_err(cannot_watch)
     }
 
-    /// Accepts until the stop, then closes the listeners and returns when the last connection has ended.
+    /// Accepts connections until the source is stopped. Then closes the listeners, and returns when the last connection has
+    /// ended.
     ///
     /// `each` serves one connection to its end, on a data thread. The meter `connections` counts open connections,
     /// `peer_connections` the open connections of each peer, `handshakes_failed` the connections whose handshake failed, and

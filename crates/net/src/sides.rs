@@ -60,7 +60,7 @@ struct Sides {
     enough: Cell<usize>,
     /// Whether the last wait for enough bytes timed out.
     waited: Cell<bool>,
-    /// Present until the peer sends its first byte without TLS.
+    /// Marks the peer as silent until its first byte is read. Always `None` under TLS, where the socket holds the mark.
     silence: RefCell<Option<Silence>>,
 }
 
@@ -128,8 +128,8 @@ impl From<Socket> for Registration {
 }
 
 impl Reading {
-    /// Sets the connection aside. Until [`Reading::watch`], only [`Reading::read_aside`] reads, and writes wait, except on TCP
-    /// without TLS.
+    /// Sets the connection aside. Until [`Reading::watch`] is called, only [`Reading::read_aside`] can read. Writes also wait until
+    /// then, except on TCP without TLS.
     pub fn set_aside(&self) -> io::Result<()> {
         let mut registration = self.0.registration.borrow_mut();
         *registration = match std::mem::replace(&mut *registration, Registration::Lost) {
@@ -170,7 +170,7 @@ impl Reading {
         }
     }
 
-    /// Waits for `time`, or on TCP until enough bytes have arrived. The connection must be set aside.
+    /// Waits for `time`. On TCP without TLS, the wait ends early once enough bytes have arrived. The connection must be set aside.
     pub async fn gather(&self, time: Duration) {
         let enough = poll_fn(|context| match &*self.0.registration.borrow() {
             Registration::Gathering(stream) => stream.poll_read_ready(context).map(|_| ()),
@@ -219,7 +219,8 @@ fn read_now(socket: BorrowedFd<'_>, out: &mut Vec<u8>) -> io::Result<Option<usiz
     }
 }
 
-/// Reads the bytes that the runtime has noticed; `None` if there are none. Does not register a wake-up.
+/// Reads available bytes if the runtime has noticed that the stream is readable; `None` if it has not, or if there are none. Does not
+/// register a wake-up.
 fn read_once(
     stream: &mut (impl AsyncRead + Unpin),
     out: &mut Vec<u8>,

@@ -175,8 +175,8 @@ impl AsyncWrite for Socket {
 }
 
 impl AsyncRead for Secure {
-    /// Reads all available bytes that fit into the buffer. rustls continues from TLS record to record, and keeps an
-    /// error that follows bytes for the next read.
+    /// Reads all available bytes that fit into the buffer. rustls continues from TLS record to record. If an error follows
+    /// some bytes, this read returns the bytes, and the next read returns the error.
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

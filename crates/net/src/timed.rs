@@ -23,9 +23,9 @@ use tokio::{
 /// Timeouts for the steps of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// To complete the head of a request, and to read some bytes of an answer.
+    /// The time to complete the head of a request, and the time to read some bytes of an answer.
     pub step: Duration,
-    /// To begin the next request.
+    /// The time to begin the next request.
     pub idle: Duration,
 }
 
@@ -34,7 +34,7 @@ pub struct Times {
 enum Step {
     /// The end of a request, and the first byte of its answer. A trickle of bytes does not extend the deadline.
     Request,
-    /// The peer to read the answer. Each byte that it reads extends the deadline.
+    /// The peer's next read of the answer. Each byte that the peer reads extends the deadline.
     Answer,
     /// The next request.
     Idle,
@@ -91,7 +91,7 @@ impl<S> Timed<S> {
         self.deadline.as_mut().reset(Instant::now() + time);
     }
 
-    /// Fails if the deadline has passed; otherwise wakes the task when it does.
+    /// Fails if the deadline has passed; otherwise wakes the task when it passes.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.step == Step::Request && self.handling.0.load(Ordering::Relaxed) {
             self.rested = true;

@@ -27,9 +27,9 @@ use crate::{
 pub struct Group {
     /// Its batches, in order; at least one.
     pub batches: Vec<Batch>,
-    /// Settled by the channel when the group is kept (durable) or by the consumer (memory).
+    /// A durable channel settles it when the group is kept. If the channel is a memory channel, the consumer settles it.
     pub token: Token,
-    /// The entry of the consumer's chain through which the group arrives.
+    /// The entry (of the consumer's chain) through which the group arrives.
     pub entry: Entry,
 }
 
@@ -37,7 +37,7 @@ pub struct Group {
 /// not look into it.
 #[derive(Clone, Default)]
 pub struct Entry {
-    /// The index of the entry; 0 without a chain.
+    /// The index of the entry; 0 if there is no chain.
     pub number: usize,
     /// For a batch that waits in memory: the maker of the chain that it will pass through, if there is one. The batch holds the maker,
     /// because a reload may replace the consumer's chain in the meantime.
@@ -51,7 +51,7 @@ impl fmt::Debug for Entry {
 }
 
 impl Group {
-    /// A group for a consumer without a chain.
+    /// A group for a consumer that has no chain.
     pub fn new(batches: Vec<Batch>, token: Token) -> Self {
         Self {
             batches,
@@ -74,7 +74,7 @@ impl Group {
 /// Facts about senders that a source knows and a channel needs to recognize repeats (docs/delivery.md, "Repeats").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// The peer of this connection closed it in order, after the last ack.
+    /// The peer of this connection closed it in an orderly way, after the last ack.
     ConnectionClosed(u64),
     /// This connection ended in any other way, so the last acks may not have arrived.
     ConnectionBroken(u64),
@@ -156,7 +156,7 @@ pub trait Channel: Send + Sync {
     }
     /// Called when no more groups will be put: keeps the groups that were accepted, then lets the readers end.
     fn close(&self);
-    /// Called when the drain deadline has passed: keeps as many groups as fit, drops the rest (which fails their receipts), accepts no
+    /// Called when the deadline of a stop has passed: keeps as many groups as fit, drops the rest (which fails their receipts), accepts no
     /// further groups, and closes.
     fn give_up_waiting(&self) {}
     /// Returns for each tailed file the offset up to which a durable channel has kept it. `None` for memory: the source then stores
@@ -221,12 +221,12 @@ pub struct Delivered {
     pub batch: Batch,
     /// The position of the batch in a durable channel; `None` if it comes from memory.
     pub position: Option<Position>,
-    /// The token to settle together with the batch, if it comes from memory. Of several batches that a chain makes of one, only the
-    /// last has it.
+    /// The token to settle together with the batch, if it comes from memory. Of several batches that a chain makes from one batch, only the
+    /// last has the token.
     pub token: Option<Token>,
     /// The entry of the consumer's chain, from [`Group::entry`].
     pub entry: Entry,
-    /// Whether this is the last of the batches that a chain made of one delivered batch. A checkpoint may follow only the last one.
+    /// Whether this is the last of the batches that a chain made from one delivered batch. A checkpoint may follow only the last one.
     pub last: bool,
     /// The receipts of records that the chain rejected. The batch is settled only when those records are kept.
     pub rejected: Vec<Receipt>,
@@ -270,7 +270,7 @@ pub trait Reader: Send {
     fn settled(&self) -> Option<Position> {
         None
     }
-    /// Returns the bounds by which a sink that stores its own position checks it. `None` for memory.
+    /// Returns the bounds by which a sink that stores its own position checks this position. `None` for memory.
     fn bounds(&self) -> Option<Bounds> {
         None
     }

@@ -47,8 +47,8 @@ impl DataDir {
         }
         check_format(directory).map_err(fail)??;
         if let Err(error) = private::restrict(directory) {
-            // The directory may belong to another user who lets this one write, such as a mounted volume. Everything created in it
-            // is private.
+            // This is not an error, because the directory (such as a mounted volume) may belong to another user who allows this user to
+            // write. Everything that is created in it is private.
             tracing::warn!(
                 "cannot remove other users' access to data_dir {place}: {error}; make this user its owner"
             );

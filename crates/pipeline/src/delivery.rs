@@ -78,8 +78,8 @@ impl From<Meter> for Arc<Tally> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsettled;
 
-/// Returns a token for `records` records and its receipt; `tally` counts them. `awaited`: a peer waits for the answer, so consumers
-/// should not delay it.
+/// Returns a token for `records` records and its receipt; `tally` counts them. `awaited` means that a peer waits for the answer, so
+/// consumers should not delay the answer.
 pub fn receipt(awaited: bool, records: u64, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
     sized(awaited, Size { records, bytes: 0 }, tally)
 }

@@ -1,5 +1,5 @@
-//! Deals batches to the lanes of a sink, as its options `parallelism` and `partition` demand. A lane is one of the parallel tasks of a
-//! sink that reads from memory, with its own queue.
+//! Distributes batches among the lanes of a sink, as its options `parallelism` and `partition` demand. If a sink reads from memory, each of
+//! its parallel tasks is a lane and has its own queue.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
@@ -21,12 +21,12 @@ use crate::{
 /// A memory channel with several lanes. Each batch goes to one lane or to all, or its records are divided among the lanes by a key.
 pub(crate) struct Exchange {
     lanes: Arc<dyn Channel>,
-    /// One dealer for each data thread.
+    /// One dealer for each data thread. A dealer chooses the lanes for a batch.
     dealers: Vec<Mutex<Dealer>>,
 }
 
 impl Exchange {
-    /// An exchange in front of the `count` lanes of `lanes`. Producers run on `threads` data threads.
+    /// An exchange in front of the channel `lanes`, which has `count` lanes. Producers run on `threads` data threads.
     pub(crate) fn new(
         lanes: Arc<dyn Channel>,
         partition: &Partition,

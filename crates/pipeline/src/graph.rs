@@ -59,7 +59,8 @@ struct Port {
 pub(crate) struct Consumer {
     name: Arc<str>,
     reporter: Reporter,
-    /// The channel that takes its records. `None` for a consumer that reads a durable channel, and for one that does not run.
+    /// The channel into which producers put records for the consumer. `None` for a consumer that reads a durable channel, and for one that
+    /// does not run.
     feed: Option<Weak<Feed>>,
     /// One for each reader, to replace the reader's chain while it runs. Empty if the chain is in front of `feed`.
     swaps: Vec<Weak<Swap>>,
@@ -133,7 +134,7 @@ impl Consumer {
         }
     }
 
-    /// Drafts the consumer without a chain.
+    /// Returns a draft in which the consumer has no chain.
     fn drafted(&self) -> Drafted {
         let feed = self.feed.as_ref().and_then(Weak::upgrade);
         let has_ended = self.feed.is_some() && feed.is_none();
@@ -150,8 +151,8 @@ impl Consumer {
         }
     }
 
-    /// Drafts the consumer with its current chain. Returns `None` if `plan` differs from the plan of this chain, or if the chain has
-    /// ended.
+    /// Returns a draft in which the consumer keeps its current chain. Returns `None` if `plan` differs from the plan of this chain, or if
+    /// the chain has ended.
     fn kept(&self, plan: Option<&Arc<ChainPlan>>) -> Option<Drafted> {
         let drafted = self.drafted();
         match (&self.chain, plan) {
@@ -171,8 +172,8 @@ impl Consumer {
 }
 
 impl Drafted {
-    /// Returns the edge to the consumer; `None` if it reads a durable channel, so that no node sends to it directly. `is_back`: the edge
-    /// leaves the chain in front of this same consumer. Records that pass no processor skip the chain, because they would wait there for
+    /// Returns the edge to the consumer; `None` if it reads a durable channel, so that no node sends to it directly. If `is_back`, the edge
+    /// begins in the chain in front of this same consumer. Records that pass no processor skip the chain, because they would wait there for
     /// the processors of other records.
     fn edge(&self, route: &Route, is_back: bool) -> Result<Option<Edge>, Failure> {
         if self.has_ended {
@@ -256,8 +257,8 @@ impl Graph {
         }
     }
 
-    /// Opens the ports of the nodes that start; new ports have no destinations yet. The caller must hold the ports until the nodes do:
-    /// a node whose port was dropped counts as ended.
+    /// Opens the ports of the nodes that start; new ports have no destinations yet. The caller must hold the ports until the nodes hold
+    /// them: a node whose port was dropped counts as ended.
     pub(crate) fn open_ports(
         &mut self,
         plan: &Plan,
@@ -474,7 +475,7 @@ fn join(consumers: &mut Vec<Consumer>, joining: Vec<Consumer>) {
     consumers.extend(joining);
 }
 
-/// Gives consumers the chains of their drafts, and removes consumers without a draft.
+/// Gives consumers the chains of their drafts, and removes the consumers that have no draft.
 fn turn(consumers: &mut Vec<Consumer>, drafts: Vec<Drafted>) {
     consumers.retain(|it| drafts.iter().any(|draft| draft.name == it.name));
     for drafted in drafts {

@@ -1,7 +1,7 @@
 //! Starts a plan: binds everything, then starts sinks and sources.
 //!
-//! A pipeline ends along the graph: a source that ends drops its outlets, the last outlet of a channel closes it, a closed channel
-//! ends its readers, and a sink that ends drops its port for rejected records.
+//! A pipeline ends along the graph: a source that ends drops its outlets, a channel closes when its last outlet is dropped, a closed
+//! channel ends its readers, and a sink that ends drops its port for rejected records.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ use crate::{
 pub struct Launch {
     /// Whether to end once the inputs have ended and everything is settled.
     pub once: bool,
-    /// Creates memory channels, whose crate this one cannot import.
+    /// Creates memory channels. This crate cannot import the crate that implements them.
     pub open_memory: OpenMemory,
     /// All meters.
     pub meters: Meters,

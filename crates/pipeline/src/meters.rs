@@ -186,7 +186,7 @@ impl Meters {
         &self.taps
     }
 
-    /// The metrics that have a further label.
+    /// The metrics that have another label besides `component`.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
@@ -246,7 +246,7 @@ impl NodeMeters {
         Meter(self.all.tables.task(name, &self.component))
     }
 
-    /// Returns the part of one task in the gauge `millstream_<name>` of an age. Pages show the longest age of all tasks.
+    /// Returns one task's part of the gauge `millstream_<name>`, which holds an age. Pages show the longest age of all tasks.
     pub fn age(&self, name: &'static str) -> Since {
         match self.instrument(name, || Instrument::Ages(Ages::default())) {
             Instrument::Ages(ages) => ages.add(),
@@ -268,7 +268,7 @@ impl NodeMeters {
         self.all.taps.point(&self.component)
     }
 
-    /// A table of gauges: `millstream_<name>` with the label `label` beside `component`.
+    /// A table of gauges: `millstream_<name>` with the label `label` in addition to `component`.
     pub fn table(&self, name: &'static str, label: &'static str) -> Table {
         self.all.tables.table(name, label, &self.component)
     }

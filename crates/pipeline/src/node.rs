@@ -31,8 +31,8 @@ pub trait Source: Send {
     /// Reads until the inputs end or `context.stop` is requested, then waits for the receipts that peers need, and returns. Called
     /// again after a failure or a panic (`self` keeps what `bind` acquired). Runs on a data thread and must not block it.
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>>;
-    /// The values that its batches can carry beside the tag: names from [`millstream_record::VALUE_NAMES`]. The layout refuses
-    /// templates of downstream nodes that use other values.
+    /// The values that its batches can carry beside the tag: names from [`millstream_record::VALUE_NAMES`]. The layout refuses a template
+    /// of a downstream node if the template uses other values.
     fn values(&self) -> &'static [&'static str];
     /// Returns its promise to its peers. `durable`: a disk channel follows directly.
     fn promise(&self, durable: bool) -> Promise;
@@ -40,7 +40,7 @@ pub trait Source: Send {
     fn is_replaceable(&self) -> bool {
         true
     }
-    /// The largest message that it accepts from a peer, in bytes (`limits.frame`), for `check`. `None`: it has no peers.
+    /// The largest message that it accepts from a peer, in bytes (`limits.frame`), for the command `check`. `None`: it has no peers.
     fn message_bytes_max(&self) -> Option<usize> {
         None
     }
@@ -59,8 +59,8 @@ pub trait Sink: Send + Sync {
     ) -> LocalFuture<'a, Result<(), Failure>>;
     /// Its promise for the batches that it takes. `durable`: it reads from a disk channel.
     fn promise(&self, durable: bool) -> Promise;
-    /// The longest time from taking a batch to settling it while the destination works, for `explain` and `check`. `None`: the
-    /// destination decides (the next server's ack).
+    /// The longest time from taking a batch to settling it while the destination works, for `explain` and `check`. `None`: the time depends
+    /// on the destination, for example on the ack of the next server.
     fn settles_within(&self) -> Option<Duration> {
         Some(CHECKPOINT_AGE)
     }
@@ -74,7 +74,7 @@ pub trait Sink: Send + Sync {
 /// The threads that a sink runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// One task per data thread, which gets the batches that were read on this thread. It must not block. A sink that reads a durable
+    /// One task per data thread. A task gets the batches that were read on its thread, and must not block. A sink that reads a durable
     /// channel has only one task, on a separate thread.
     DataThreads,
     /// One task on a separate thread, where it may block (writes, syncs).
@@ -151,7 +151,7 @@ pub struct Opened {
     pub channel: Arc<dyn Channel>,
     /// The readers, in the order of the consumers' names.
     pub readers: Vec<Box<dyn Reader>>,
-    /// Resolves after `close` and the end of the last reader, once everything accepted is kept and all files are closed.
+    /// Resolves after `close`, once everything that was accepted is kept and the channel has stopped writing.
     pub finished: BoxFuture<'static, Result<(), Failure>>,
 }
 
@@ -159,8 +159,8 @@ pub struct Opened {
 pub trait ChannelConfig: Send {
     /// Opens (recovers) a durable channel for these consumers.
     fn open(&self, context: ChannelContext, consumers: &[Consumer]) -> Result<Opened, Failure>;
-    /// Returns the size in bytes of each queue of a memory channel, which the plan replaces by queues between its inputs and its
-    /// consumers. `None` for a durable channel.
+    /// Returns the size of each queue in bytes, for a memory channel. The plan replaces a memory channel by queues between its inputs and
+    /// its consumers. `None` for a durable channel.
     fn memory_bytes(&self) -> Option<usize> {
         None
     }

@@ -83,7 +83,7 @@ pub struct Edge {
     /// The tags that the consumer takes; `None`: all.
     pub(crate) tags: Option<TagFilter>,
     pub(crate) link: Link,
-    /// The entry of the consumer's chain to which this port leads.
+    /// The entry (in the consumer's chain) that this port leads to.
     pub(crate) entry: Entry,
 }
 
@@ -91,13 +91,13 @@ pub struct Edge {
 pub(crate) enum Link {
     /// Keeps the channel open.
     Open(Arc<Feed>),
-    /// For rejected records of the chain in front of the same channel. Does not keep the channel open, and sends nothing once the channel
-    /// is closed.
+    /// An edge for the records that the chain in front of the channel rejects; it leads back to that channel. It does not keep the channel
+    /// open, and sends nothing once the channel is closed.
     Back(Weak<Feed>),
 }
 
 impl Edge {
-    /// A consumer without a chain that takes all tags.
+    /// A consumer that takes all tags and has no chain.
     pub fn to(feed: Arc<Feed>) -> Self {
         Self {
             tags: None,
@@ -148,7 +148,7 @@ impl Feed {
         Arc::new(Self { channel, tap: None })
     }
 
-    /// The feed of a channel that is a node, whose batches are sampled at `tap`.
+    /// The feed of a channel that is a node. The batches of the channel are sampled at `tap`.
     pub(crate) fn tapped(channel: Arc<dyn Channel>, tap: Point) -> Arc<Self> {
         let tap = Some(tap);
         Arc::new(Self { channel, tap })
@@ -223,7 +223,7 @@ impl Outlet {
     }
 
     /// Sends one batch. Returns when every consumer has accepted it; the receipt resolves when all consumers are done with it.
-    /// `awaited`: a peer waits for its ack, so consumers settle as soon as no more batches are ready.
+    /// `awaited` means that a peer waits for an ack, so consumers settle once they have processed all batches that are ready.
     pub async fn send(&self, batch: Batch, awaited: bool) -> Receipt {
         self.send_group(vec![batch], awaited).await
     }
@@ -282,12 +282,12 @@ impl Outlet {
         token.settle();
     }
 
-    /// Waits until no downstream channel is full, for a source that must not send a batch that would then wait for space.
+    /// Waits until no downstream channel is full. A source calls this if a batch that it sends must not wait for space.
     pub async fn has_room(&self) {
         self.until_full_is(false).await;
     }
 
-    /// Waits for `wait`, and then until a downstream channel is full. A source uses it to stop waiting for a receipt while the batch
+    /// Waits for `wait`, and then until a downstream channel is full. A source uses this to stop waiting for a receipt while the batch
     /// waits for space. A channel that is only slow (a sync, a sink) does not count as full.
     pub async fn is_full_after(&self, wait: Duration) {
         tokio::time::sleep(wait).await;
@@ -338,8 +338,8 @@ impl Outlet {
         all.map(|all| all.into_iter().collect())
     }
 
-    /// Returns the offsets up to which the downstream channels have kept one file. A source whose batches cannot be divided at any
-    /// byte ends its batches at these offsets.
+    /// Returns the offsets up to which the downstream channels have kept one file. If the batches of a source can be divided only at
+    /// certain bytes, the source ends its batches at these offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let wires = self.wires();
         let channels = wires.channels();

@@ -1,7 +1,7 @@
 //! The output of a processor for one batch: records that are passed on, new ones, filtered and rejected ones.
 //!
-//! While the records that are passed on are adjacent in the input, the output shares the bytes of the input. They are copied only
-//! when a new record goes between them or a record between them is left out (`body.rs`).
+//! While the records that are passed on are adjacent in the input, the output shares the bytes of the input. These records are copied only
+//! when a new record goes between them, or when a record between them is left out (`body.rs`).
 
 mod body;
 
@@ -33,7 +33,7 @@ pub struct Out<'a> {
 pub struct Counts {
     /// Records that left by a port that has a consumer.
     pub sent: u64,
-    /// Records that were left out on purpose, or left by a port without a consumer.
+    /// Records that were left out on purpose, or left by a port that has no consumer.
     pub filtered: u64,
     /// Records that left by `NAME.rejected`.
     pub rejected: u64,
@@ -46,7 +46,7 @@ pub struct Counts {
 pub struct Made {
     /// The batches of each port, in order.
     pub ports: Vec<Vec<Batch>>,
-    /// For each batch in `ports`, the numbers of its records in the chain's input. No numbers unless the chain numbers records.
+    /// For each batch in `ports`, the numbers of its records in the chain's input. Each list is empty unless the chain numbers records.
     pub(crate) numbers: Vec<Vec<Arc<[u32]>>>,
     /// The batch for `NAME.rejected`, if there is one.
     pub rejected: Option<Batch>,
@@ -181,8 +181,8 @@ impl<'a> Out<'a> {
     }
 
     /// Appends new records. `write` appends packed entries to the buffer and returns their number; if it fails, everything that it
-    /// appended is removed and the error is returned. The entries may have metadata only if those of the input batch may have it.
-    /// `head` has the tag and the values of the new records; `None` takes those of the input batch.
+    /// appended is removed and the error is returned. The entries may have metadata only if the entries of the input batch may have it.
+    /// `head` has the tag and the values of the new records. If it is `None`, they get the tag and the values of the input batch.
     pub fn append<E>(
         &mut self,
         port: usize,

@@ -1,4 +1,4 @@
-//! The options `parallelism` and `partition`: the number of tasks of a node, and how records are dealt to them.
+//! The options `parallelism` and `partition`: the number of tasks of a node, and how records are distributed among them.
 
 use std::fmt;
 
@@ -20,11 +20,11 @@ const PART_BYTES: usize = 16 << 10;
 pub struct Tasks {
     /// The number of tasks; `None` if the configuration does not set it.
     pub count: Option<usize>,
-    /// How records are dealt to them.
+    /// How records are distributed among them.
     pub partition: Partition,
 }
 
-/// How records are dealt to the tasks of a node.
+/// How records are distributed among the tasks of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Partition {
     /// Records of one source stay in order: a lane of a sink gets all batches of a data thread, and the output of a processor's tasks is
@@ -101,7 +101,7 @@ impl Partition {
     }
 }
 
-/// Deals batches to tasks. Each producer has its own dealer.
+/// Distributes batches among tasks. Each producer has its own dealer.
 pub(crate) struct Dealer {
     partition: Dealing,
     tasks: usize,
@@ -154,8 +154,8 @@ impl Dealer {
         }
     }
 
-    /// Returns the indexes of the records of the last batch that their key assigned to this task. `None` if no key divides batches;
-    /// then the parts are adjacent.
+    /// Returns the indexes of those records of the last batch that went to this task because of their key. `None` if no key divides
+    /// batches; then the parts are adjacent.
     pub(crate) fn members(&self, task: usize) -> Option<impl Iterator<Item = usize>> {
         match &self.partition {
             Dealing::Key(splitter) => Some(splitter.members(task)),
@@ -163,7 +163,7 @@ impl Dealer {
         }
     }
 
-    /// Deals a batch without dividing it, unless a key divides the records.
+    /// Assigns a batch to tasks without dividing it, unless a key divides the records.
     pub(crate) fn whole(&mut self, batch: Batch) -> Vec<(usize, Batch)> {
         match &self.partition {
             Dealing::InTurn => vec![(self.turn(), batch)],
@@ -178,12 +178,12 @@ impl Dealer {
     }
 }
 
-/// Hashes a key. The seed is constant, so a replay deals each record to the same task.
+/// Hashes a key. The seed is constant, so a replay assigns each record to the same task.
 fn hash(key: &[u8]) -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let mut hasher = FixedState::with_seed(0).build_hasher();
     hasher.write(key);
-    // The hash ends with a multiplication, whose lower bits depend on few bits of its factors; so the higher bits are used.
+    // The hash ends with a multiplication. The lower bits of the product depend on few bits of the factors, so the higher bits are used.
     hasher.finish() >> 32
 }
 

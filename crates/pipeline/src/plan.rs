@@ -81,7 +81,7 @@ pub struct RunSettings {
 pub struct Route {
     /// The consumer.
     pub to: Target,
-    /// The index of the entry of the consumer's chain; 0 without a chain.
+    /// The index of the entry in the consumer's chain; 0 if there is no chain.
     pub entry: usize,
     /// The tags that it takes; `None`: all.
     pub tags: Option<TagFilter>,
@@ -92,7 +92,7 @@ pub struct Route {
 pub enum Target {
     /// A durable channel.
     Channel(usize),
-    /// A sink, through the memory in front of it.
+    /// A sink, through the memory channel in front of it.
     Sink(usize),
 }
 
@@ -129,7 +129,7 @@ pub struct ProcessorPlan {
     pub kind: &'static str,
     /// The built processor.
     pub processor: Arc<dyn Processor>,
-    /// Its type and options as a text, with the programs that they name. Equal texts mean that processors do the same.
+    /// Its type and options as a text, with the programs that the options name. Equal texts mean that processors do the same.
     pub options: Arc<str>,
     /// Its tasks in each chain.
     pub tasks: Tasks,
@@ -142,7 +142,7 @@ pub struct ProcessorPlan {
 /// The processors on the way to a consumer. Equal plans make chains that do the same.
 #[derive(Default, PartialEq)]
 pub struct ChainPlan {
-    /// Its processors, ordered so that each comes after those that feed it.
+    /// The processors, ordered so that each one comes after the processors that feed it.
     pub nodes: Vec<ChainNode>,
     /// The first steps of each entry. An entry is a port of another node that leads into the chain.
     pub entries: Vec<Vec<Hop>>,

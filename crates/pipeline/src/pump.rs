@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
-//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that the chain
-//! makes from one position of the first channel form one group, with the position as their origin. So the second channel keeps all of
+//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that the chain makes from
+//! the batch at one position of the first channel form one group, with this position as their origin. So the second channel keeps all of
 //! them or none, knows the last position of the first channel that it has kept, and recognizes batches that a restarted pump sends again.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -32,7 +32,7 @@ pub(crate) struct Pump {
 }
 
 impl Pump {
-    /// Returns a pump into the channel to which `outlet` leads.
+    /// Returns a pump that fills the channel that `outlet` leads to.
     pub(crate) fn new(outlet: Outlet) -> Arc<Self> {
         Arc::new(Self { outlet })
     }
@@ -160,7 +160,7 @@ impl Places {
         Self(FileId {
             device,
             inode,
-            // With the latest possible birth, this file is the last one that the second channel forgets when it has seen too many.
+            // With the latest possible birth, this file is the last one that the second channel forgets when it knows too many files.
             birth: i64::MAX,
             head: u64::from_be_bytes(*b"position"),
         })

@@ -66,7 +66,7 @@ pub fn write(body: &mut Vec<u8>, node: &str, from: &Batch, record: &[u8], reason
     write_bin(body, record);
 }
 
-/// Wraps a body of `count` records that [`write`] appended in a batch.
+/// Makes a batch from a body of `count` records that [`write`] appended.
 pub fn envelope(node: &str, from: &Batch, body: Bytes, count: u32) -> Batch {
     Batch {
         tag: format!("{node}.rejected").as_str().into(),

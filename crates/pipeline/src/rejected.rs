@@ -65,7 +65,7 @@ pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("rejected")
 }
 
-/// The channel that stores the rejected records of a node whose port `NAME.rejected` no node takes.
+/// The channel that stores the rejected records of a node, if no other node takes its port `NAME.rejected`.
 pub struct RejectedStore(Arc<Store>);
 
 struct Store {
@@ -245,7 +245,7 @@ impl Store {
     }
 }
 
-/// Counts a group as waiting for space while it exists.
+/// While this value exists, a group counts as waiting for space.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

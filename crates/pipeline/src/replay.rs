@@ -6,8 +6,8 @@
 //! again are appended to its files as new ones.
 //!
 //! A processor may be in the chains of several consumers, and a sink may share a durable channel with others. So batches carry the
-//! name of the node ([`ADDRESS`]): each chain passes them directly to the processor of this name, a sink of this name reads them past
-//! its chain, and all other nodes ignore them. The address also names the consumers whose chains led to the processor when the replay
+//! name of the node ([`ADDRESS`]): each chain passes these batches directly to the processor of this name. In front of a sink of this name,
+//! they skip the chain. All other nodes ignore them. The address also names the consumers whose chains led to the processor when the replay
 //! began. If a reload or a restart removes the processor before the batches are read, those consumers reject them.
 
 use std::{
@@ -119,8 +119,8 @@ impl Replay {
         }
     }
 
-    /// Sends all records that were rejected before the replay began. Returns when all are settled; the error is the reason why the rest
-    /// stays in files. Ends early when the sources stop, because it would otherwise keep the downstream channels open.
+    /// Sends all records that were rejected before the replay began. Returns when all of them are settled. The error is the reason why the
+    /// other records stay in files. Ends early when the sources stop, because it would otherwise keep the downstream channels open.
     pub async fn run(self, mut stop: Stop, progress: &Progress) -> Result<(), String> {
         let files = self.files.clone();
         let _turn = files

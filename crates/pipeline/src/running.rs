@@ -1,4 +1,4 @@
-//! A running pipeline: its nodes as `status` shows them, and its drain at a stop: first the sources, then the sinks, then the
+//! A running pipeline: its nodes as `status` shows them, and how it drains and ends at a stop: first the sources, then the sinks, then the
 //! channels.
 
 #[cfg(test)]
@@ -54,14 +54,14 @@ pub struct NodeStatus {
 /// The input of a sink, and how long the sink may take to settle a batch.
 #[derive(Clone, Default)]
 pub struct ConsumerStatus {
-    /// The memory in front of it, if it does not read a durable channel.
+    /// The memory channel in front of the sink, if the sink does not read a durable channel.
     pub queue: Option<Weak<dyn Channel>>,
-    /// The longest time from taking a batch to settling it while the destination works. `None`: the destination decides.
+    /// The longest time from taking a batch to settling it while the destination works. `None`: the time depends on the destination.
     pub settles_within: Option<Duration>,
 }
 
 impl ConsumerStatus {
-    /// (used, limit) of the memory in front of it, in bytes. `None` if it reads a durable channel.
+    /// (used, limit) of the memory channel in front of the sink, in bytes. `None` if the sink reads a durable channel.
     pub fn fill(&self) -> Option<(u64, u64)> {
         self.queue.as_ref()?.upgrade()?.fill()
     }
@@ -204,7 +204,8 @@ impl Running {
     }
 
     /// Called if [`Running::ended`] has not returned in time. Returns whether all durable channels are closed and hold everything that
-    /// was accepted; false without durable channels. If true, nothing is lost when the process exits although some nodes hang.
+    /// was accepted; returns `false` if there are no durable channels. If true, nothing is lost when the process exits although some nodes
+    /// hang.
     pub async fn is_all_kept(&mut self) -> bool {
         self.see_channels();
         let has_channels = !self.channels.is_empty();

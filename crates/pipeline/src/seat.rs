@@ -17,8 +17,8 @@ use tokio::time::sleep;
 
 use crate::stop::{Stop, Stopper};
 
-/// The time in which a node must leave its seat in order. After that, its run is dropped as if the process had been killed: otherwise
-/// a destination that does not answer, perhaps the reason for the reload, could block the next node.
+/// The time in which a node must leave its seat in an orderly way. After that, its run is dropped as if the process had been killed:
+/// otherwise a destination that does not answer, perhaps the reason for the reload, could block the next node.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A seat. Clones share it.
@@ -51,7 +51,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Whether the node must leave. `context` is woken when that changes.
+    /// Whether the node must leave. The task of `context` is woken when the node is asked to leave.
     pub(crate) fn is_called(&self, context: &Context<'_>) -> bool {
         self.inlet.register(context.waker());
         self.is_called.load(Ordering::Acquire)

@@ -229,8 +229,8 @@ impl Starter {
                 let has_failed = end.is_err();
                 let _ = ends.send((false, end)).await;
                 if has_failed {
-                    // The inlet is kept until the stop, so that sources wait. If it were dropped, the memory would accept batches
-                    // and drop them.
+                    // The inlet is kept until the stop, so that sources wait. If the inlet were dropped, the memory channel would accept
+                    // batches and drop them.
                     stop_sources.stopped().await;
                 }
             };

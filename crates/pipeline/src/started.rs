@@ -25,7 +25,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 pub(crate) struct Started {
     sources: AtomicUsize,
     sinks: AtomicUsize,
-    /// Sources that do not acknowledge records, so that their senders cannot send them again.
+    /// Sources that do not acknowledge records, so that the senders cannot send dropped records again.
     unanswering: Mutex<BTreeSet<Arc<str>>>,
     channels: Mutex<Vec<Open>>,
 }

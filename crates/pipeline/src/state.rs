@@ -7,8 +7,8 @@ use millstream_config::Size;
 use crate::failure::Failure;
 
 impl From<millstream_state::Error> for Failure {
-    /// I/O errors and files in use are retried, because they may go away. A file that is damaged, or that a newer Millstream wrote,
-    /// needs an operator.
+    /// After an I/O error, and if a file is in use, the node retries, because the problem may go away. A file that is damaged, or that a
+    /// newer Millstream wrote, needs an operator.
     fn from(error: millstream_state::Error) -> Self {
         use millstream_state::Error;
         let message = error.to_string();
@@ -22,8 +22,7 @@ impl From<millstream_state::Error> for Failure {
 }
 
 /// Reads a whole file; `None` if it does not exist. Refuses a file of more than `bytes_max` bytes: Millstream did not write it, and
-/// reading it could take all memory. The text of that error ends with `remedy`,
-/// which tells the operator what to do.
+/// reading it could take all memory. The text of that error ends with `remedy`, which tells the operator what to do.
 pub fn read(path: &Path, bytes_max: u64, remedy: &str) -> Result<Option<Vec<u8>>, Failure> {
     let place = path.display();
     let failed = |error: io::Error| Failure::disk(format!("cannot read {place}: {error}"));

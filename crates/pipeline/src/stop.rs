@@ -26,7 +26,7 @@ pub fn stop() -> (Stopper, Stop) {
 }
 
 impl Stopper {
-    /// Stops every task that waits for this stop, and all its parts.
+    /// Stops every task that waits for this stop or for one of its parts.
     pub fn stop(&self) {
         self.0.stopped.send_replace(true);
         let parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +38,7 @@ impl Stopper {
         Stop(self.0.stopped.subscribe())
     }
 
-    /// Makes a part: a stop that can be requested alone, and that is requested whenever this one is.
+    /// Makes a part: a stop that can be requested alone, and that is also requested when this stop is requested.
     pub fn part(&self) -> (Stopper, Stop) {
         let (stopper, stop) = stop();
         let mut parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -31,12 +31,12 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// If a run after a failure lasts this long, the failure counts as over. Conditions that the node itself has raised stay.
 const PROVEN: Duration = Duration::from_secs(5);
 
-/// Whether a node's task still runs. A running task may still be kept from its work; that is what conditions report.
+/// Whether a node's task still runs. A running task may be kept from its work by a problem; conditions report such problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// It runs, or waits before a restart.
     Running,
-    /// It has ended in order.
+    /// It has ended in an orderly way.
     Ended,
     /// It failed and will not run again. The text is the reason.
     Failed(String),
@@ -81,7 +81,7 @@ impl Default for StateCell {
     }
 }
 
-/// How a node ended. `Ok`: in order. `Err`: with a failure after which it is not restarted.
+/// How a node ended. `Ok`: in an orderly way. `Err`: with a failure after which it is not restarted.
 pub type End = Result<(), Failure>;
 
 /// Runs a source until it ends. If a reload has put another source into its seat, runs that one next.

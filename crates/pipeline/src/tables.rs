@@ -1,5 +1,5 @@
-//! Tables: one number for each of several things of a node (files, servers), shown by `/metrics` with a further label, and by
-//! `status`.
+//! Tables. A table holds one number for each of several things of a node, such as files or servers. `/metrics` shows these numbers with an
+//! additional label, and `status` shows them as well.
 //!
 //! Only the [`ROWS_MAX`] largest rows of a table are shown, so that many files or servers never flood a monitoring system. A node
 //! replaces a table rarely and as a whole; the data path never touches it. Two kinds of tables change continuously instead: in a table
@@ -68,7 +68,7 @@ impl Content {
 fn sizes(groups: Arc<Groups>) -> Rows {
     let groups = locked(&groups);
     let mut sizes: Vec<_> = groups.iter().collect();
-    // There may be many more peers than rows, so only the names of the largest are copied.
+    // There may be many more peers than rows, so only the names of the largest groups are copied.
     sizes.sort_unstable_by_key(|&(name, size)| (std::cmp::Reverse(*size), name));
     sizes.truncate(ROWS_MAX);
     let row = |(name, size): (&Arc<str>, &u64)| (name.to_string(), *size);
@@ -163,7 +163,7 @@ impl Tables {
 }
 
 impl Table {
-    /// Replaces the rows. Rows with equal labels are summed; the largest stay. A table without rows is removed.
+    /// Replaces the rows. Rows with equal labels are summed, and only the largest rows remain. A table without rows is removed.
     pub fn set(&self, mut rows: Rows) {
         rows.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         rows.dedup_by(|again, first| {
@@ -188,7 +188,7 @@ impl Table {
 #[derive(Clone, Debug)]
 pub struct Census(Arc<Groups>);
 
-/// One member of a group. It counts until it is dropped, even by a panic.
+/// One member of a group. It counts until it is dropped, even if a panic drops it.
 #[derive(Debug)]
 pub struct Member {
     census: Census,

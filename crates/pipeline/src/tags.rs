@@ -1,8 +1,8 @@
 //! Tag patterns: which batches a consumer takes.
 //!
-//! `*` matches one part between dots, `**` any number of parts (including none, so `web.**` matches `web`, as in Fluentd), `{a,b}`
-//! either alternative, and a leading `!` excludes. A list takes a tag if no excluding pattern matches, and if one of its including
-//! patterns matches or it has no including pattern.
+//! `*` matches one part between dots. `**` matches any number of parts, including none: `web.**` matches `web`, as in Fluentd. `{a,b}`
+//! matches either alternative. A leading `!` excludes the tags that the rest of the pattern matches. A list of patterns takes a tag if no
+//! excluding pattern matches, and if one of its including patterns matches or it has no including pattern.
 
 use std::fmt;
 
@@ -35,8 +35,8 @@ impl TagFilter {
                     (&mut includes, pattern)
                 }
             };
-            // Path globs work on tags once dots and slashes are swapped: dots separate the parts of a tag as slashes separate those
-            // of a path.
+            // Path globs work on tags once dots and slashes are swapped: dots separate the parts of a tag as slashes separate the parts of
+            // a path.
             let glob = GlobBuilder::new(&with_parent(&exchange(glob)))
                 .literal_separator(true)
                 .empty_alternates(true)
@@ -63,7 +63,7 @@ impl TagFilter {
         })
     }
 
-    /// Combines two filters: takes what both take. `None` takes all.
+    /// Combines two filters. The result takes the tags that both filters take. `None` takes all tags.
     pub fn both(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(Self(mut one)), Some(Self(other))) => {

@@ -230,7 +230,7 @@ impl Viewer {
         }
     }
 
-    /// Returns the port; `None` if this viewer shows the records of another chain for it.
+    /// Returns the port; `None` if this viewer shows the records of another chain for this port.
     fn port(&mut self, port: &str, chain: usize, now: Instant) -> Option<Arc<str>> {
         let found = self.chains.iter_mut().find(|(name, ..)| &**name == port);
         let Some((name, shown, last)) = found else {

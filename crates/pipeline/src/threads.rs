@@ -29,8 +29,8 @@ pub fn lane() -> usize {
     LANE.get()
 }
 
-/// Runs `work` as if it were on another data thread: batches that it sends go into that thread's lane. For a source whose input any
-/// thread may read, but whose records must stay in order.
+/// Runs `work` as if it were on another data thread: batches that it sends go into that thread's lane. This is meant for a source whose
+/// input any thread may read, but whose records must stay in order.
 pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -63,7 +63,7 @@ pub async fn busy<T>(meter: Meter, work: impl Future<Output = T>) -> T {
 
 type Start = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// All data threads. Clones share them; they end when the last clone is dropped and their tasks are done.
+/// All data threads. Clones share them. The threads end when the last clone is dropped and their tasks are done.
 #[derive(Clone)]
 pub struct Threads(Arc<Shared>);
 
@@ -114,8 +114,8 @@ impl Threads {
         let reporter = reporter.clone();
         let start: Start = Box::new(move || {
             Box::pin(async move {
-                // Boxed first: `busy` and `guarded` would otherwise each hold a copy of the task, and tasks of idle peers must stay
-                // small.
+                // The task is boxed first, because `busy` and `guarded` would otherwise each hold a copy of it, and tasks of idle peers
+                // must stay small.
                 let work = Box::pin(async move { start().await });
                 let work = busy(reporter.busy().clone(), work);
                 if let Err(panic) = guarded(work).await {
@@ -140,7 +140,8 @@ async fn run_all(mut starts: mpsc::Receiver<Start>) {
     }
 }
 
-/// Runs `start`'s future on a new thread, where it may block. The thread ends after the tasks that it spawned locally.
+/// Runs `start`'s future on a new thread, where it may block. The thread ends once the future and the tasks that it spawned locally have
+/// ended.
 pub fn own_thread<F, T>(name: &str, start: F) -> io::Result<thread::JoinHandle<()>>
 where
     F: FnOnce() -> T + Send + 'static,

@@ -1,6 +1,6 @@
 //! Speed of the processor `remap`: `cargo bench --workspace --features millstream/vrl --bench processor`. Prints the throughput
 //! from an input batch to its finished output, in thousands of records per second. The benchmark of the crate `vrl` runs the same
-//! programs, also without the processor.
+//! programs without the processor.
 
 #[path = "../../vrl/benches/cases/mod.rs"]
 mod cases;

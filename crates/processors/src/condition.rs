@@ -1,5 +1,5 @@
-//! The option `where` of processors: compiles conditions, which are maps or texts in VRL, and uses them to divide batches into runs
-//! of records.
+//! The option `where` of processors. Compiles its conditions, which are maps or texts in VRL (Vector Remap Language), and divides
+//! batches into runs: adjacent records for which the same condition is the first that matches.
 
 use std::sync::Arc;
 
@@ -11,14 +11,15 @@ use millstream_wire::condition::{Condition, Matcher, Run, TagTest, Where};
 
 use crate::{language::Script, zone};
 
-/// Compiled conditions. A record belongs to the first one that it matches.
+/// Compiled conditions. A record belongs to the first condition that it matches.
 pub(crate) struct Conditions {
     parts: Vec<Part>,
     /// Warnings about the conditions, such as those of the VRL compiler.
     pub(crate) warnings: Vec<Problem>,
 }
 
-/// Consecutive conditions that are maps, which are evaluated together in one pass over a record, or one condition that is a text.
+/// Either consecutive conditions that are maps, which are evaluated together in one pass over a record, or a single condition that
+/// is a text.
 enum Part {
     /// The index of the first of these conditions, and the matcher for all of them.
     Maps(usize, Matcher),
@@ -83,8 +84,8 @@ impl Conditions {
     }
 }
 
-/// Moves all `maps` into one part, or returns `None` if there are none. They have passed [`check`], and `end` is the index after
-/// the last one.
+/// Returns one part for all `maps`, and empties the list. Returns `None` if the list is already empty. The maps have passed
+/// [`check`], and `end` is the index after the last map.
 fn joined(end: usize, maps: &mut Vec<&Condition>) -> Option<Part> {
     let first = end - maps.len();
     let matcher = Matcher::new(maps.iter().copied(), &tags).ok();
@@ -131,8 +132,9 @@ enum Working {
 }
 
 impl Decider {
-    /// Divides a batch into runs: adjacent records whose first matching condition is the same. Calls `run` for each, in order. A
-    /// condition in VRL may fail on a record with an error. The record then does not match. Returns the number of these failures.
+    /// Divides a batch into runs: adjacent records whose first matching condition is the same. Calls `run` for each run, in order.
+    /// If a condition in VRL fails on a record with an error, the record does not match the condition. Returns the number of these
+    /// failures.
     pub(crate) fn runs(&mut self, batch: &Batch, mut run: impl FnMut(Run)) -> u32 {
         if let [Working::Maps(_, matcher)] = &mut self.parts[..] {
             matcher.runs(batch, run);
@@ -170,7 +172,8 @@ fn count(records: usize) -> u32 {
 }
 
 impl Working {
-    /// Evaluates the first part for every record of a batch, and fills `ends` and `answers`. Returns the number of failures.
+    /// Evaluates this part, which is the first one, for every record of a batch. Fills `ends` and `answers`. Returns the number of
+    /// failures.
     fn begin(
         &mut self,
         batch: &Batch,
@@ -199,7 +202,8 @@ impl Working {
         }
     }
 
-    /// Evaluates a later part for the records that match no condition yet. Returns the number of failures.
+    /// Evaluates this part, which is not the first one. Its result counts only for records that match no condition of the parts
+    /// before it. Returns the number of failures.
     fn resume(&mut self, batch: &Batch, ends: &[usize], answers: &mut [Option<usize>]) -> u32 {
         match self {
             Self::Maps(first, matcher) => {
@@ -228,7 +232,8 @@ impl Working {
     }
 }
 
-/// Returns `index` if the record at the offset `start` matches the text, and `None` if it does not or the text fails.
+/// Returns `index` if the record at the offset `start` matches the condition. Returns `None` if the record does not match, or if
+/// the condition fails; a failure is counted in `failed`.
 fn answer(
     predicate: &mut Predicate,
     start: usize,

@@ -1,4 +1,5 @@
-//! The processor that CONTRIBUTING.md walks through, so that its code compiles and runs. Tests only.
+//! The processor that CONTRIBUTING.md walks through. It is compiled and tested here, so that the code in that
+//! document is correct. It exists only in tests.
 
 use std::{ops::Range, sync::Arc};
 

@@ -1,4 +1,5 @@
-//! VRL in options: compiles programs and conditions, and maps the compiler's messages to the file in which the text is written.
+//! VRL (Vector Remap Language) in options. Compiles programs and conditions, and gives each message of the compiler a location
+//! in the file that contains the text.
 
 use std::{
     fs::File,
@@ -12,7 +13,7 @@ use millstream_vrl::{Condition, Diagnostic, Options, Program};
 
 /// The maximum size of a program file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The sort key of problems in program files: they are printed after those in configuration files.
+/// The sort key of problems in program files. These problems are printed after those in configuration files.
 const RANK: usize = usize::MAX;
 
 /// A VRL program or condition, and the location of its text.
@@ -30,7 +31,7 @@ enum Home {
     File(Arc<Source>),
 }
 
-/// A compiled text and the warnings about it.
+/// A compiled text and the warnings about it, or the errors.
 type Compiled<T> = Result<(T, Vec<Problem>), Vec<Problem>>;
 
 impl Script {
@@ -105,7 +106,7 @@ impl Script {
         problem
     }
 
-    /// Returns the file, line and column of a part of the text, given as a range of bytes.
+    /// Returns the file, line and column of a part of the text. The part is a range of bytes.
     fn place(&self, part: Range<usize>) -> Place {
         match &self.home {
             Home::Option(place) => place.inside(&self.text, part),

@@ -24,7 +24,7 @@ pub(crate) struct Rig {
 
 /// The output for a batch.
 pub(crate) struct Made {
-    /// The batches of each port, by its name.
+    /// The batches of each port, by the name of the port.
     pub(crate) ports: HashMap<Arc<str>, Vec<Batch>>,
     pub(crate) counts: Counts,
     pub(crate) rejected: Option<Batch>,
@@ -65,7 +65,7 @@ pub(crate) fn pointed(problem: &Problem) -> (u32, u32, String) {
     (place.line, place.column, text)
 }
 
-/// Returns the messages of these problems, each with its help.
+/// Returns the messages of the problems of unusable options, each with its help text.
 pub(crate) fn problems(component: &Component, options: &str) -> Vec<String> {
     let text = |problem: Problem| match problem.help {
         Some(help) => format!("{}: {help}", problem.message),
@@ -135,7 +135,7 @@ pub(crate) fn texts(batch: &Batch) -> Vec<String> {
     texts
 }
 
-/// The time of every entry.
+/// The time of every entry that [`packed`] writes.
 #[cfg(feature = "vrl")]
 pub(crate) const EVENT: Time = Time(1_600_000_000_000_000_007);
 

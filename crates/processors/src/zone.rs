@@ -16,8 +16,8 @@ pub(crate) fn find(options: &Node, path: &str, name: Option<&str>) -> Result<Tim
     })
 }
 
-/// Returns the name of the time zone for VRL programs. VRL accepts only names of the IANA database, which has none for offsets such
-/// as `+05:30`: an offset must be a whole number of hours.
+/// Returns the name of the time zone for VRL programs. VRL accepts only names of the IANA database. The database has names only for
+/// offsets of whole hours, so an offset such as `+05:30` is an error.
 pub(crate) fn of_programs(options: &Node, name: Option<&str>) -> Result<String, Problem> {
     let zone = find(options, "timezone", name)?;
     let name = name.unwrap_or(DEFAULT);

@@ -1,11 +1,11 @@
 //! A pool of reusable buffers, and the bound on the memory of all of them.
 //!
-//! The first access to fresh memory is the largest cost on the line, so buffers come from a pool and return to it when the last
+//! The first access to fresh memory is the largest cost of moving a batch, so buffers come from a pool and return to it when the last
 //! batch that shares them is dropped. The pool also enforces `memory_max`: a buffer counts from when it is taken until it is
 //! returned, free buffers count as well, and requests wait while everything is taken.
 //!
-//! A message from a peer has a [`Claim`]: the maximum memory that it may take. Its buffers grow as its bytes arrive, and the pool
-//! admits as many messages as can be completed ([`crate::claims`]); the others wait before their first buffer.
+//! A message from a peer has a [`Claim`]: the maximum memory that it may take. The buffers of the message grow as its bytes arrive. The
+//! pool admits as many messages as can be completed ([`crate::claims`]); other messages wait before they get their first buffer.
 //!
 //! The offset of a buffer in its page decides how fast the kernel copies into it. The program's allocator (`sys/allocator.rs`) chooses this
 //! offset for every large buffer, not only for those of the pool.
@@ -25,7 +25,7 @@ use crate::{
     ledger::{Ledger, Wish},
 };
 
-/// A pool of byte buffers with a bound on the bytes in use. Cloning shares it.
+/// A pool of byte buffers with a bound on the bytes in use. Clones share the pool.
 #[derive(Clone)]
 pub struct Pool(Arc<Inner>);
 
@@ -68,8 +68,8 @@ impl Pool {
         }
     }
 
-    /// Counts `bytes` that are held outside of a buffer as taken, until the [`Charge`] is dropped. Returns `None` if they would exceed the
-    /// bound.
+    /// Counts `bytes` as taken until the [`Charge`] is dropped; for memory that is not in a buffer. Returns `None` if the bound would be
+    /// exceeded.
     pub fn charge(&self, bytes: usize) -> Option<Charge> {
         self.lock().charge(bytes).then(|| Charge {
             bytes,
@@ -188,7 +188,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// The memory of a message being received. Its buffers may outlive it.
+/// The memory that a message may take while it is received. The buffers of the message may outlive the claim.
 #[derive(Debug)]
 pub struct Claim {
     number: u64,
@@ -252,7 +252,7 @@ pub struct Buffer {
     bytes: Vec<u8>,
     /// The bytes that count as taken.
     size: usize,
-    /// The claim of the buffer, and the bytes that count towards it.
+    /// The number of the buffer's claim, and the bytes that count towards the claim.
     claimed: Option<(u64, usize)>,
     pool: Pool,
 }

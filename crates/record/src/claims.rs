@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     parts: HashMap<u64, Part>,
-    /// The memory that each message holds, sorted by (memory that the message may still take, its claim).
+    /// The memory that each message holds, sorted by the key: the memory that the message may still take, and the number of its claim.
     by_need: BTreeMap<(usize, u64), usize>,
-    /// The memory that all of them hold.
+    /// The memory that all messages hold together.
     held: usize,
 }
 
@@ -81,8 +81,8 @@ impl Claims {
         Ask { bytes, held, need }
     }
 
-    /// Whether a message may take `bytes`: all messages can then still be completed, and hold at most `memory` together. A message that
-    /// needs more than `memory` may take it while no other message holds any.
+    /// Whether a message may take `bytes`: all messages can then still be completed, and hold at most `memory` together. While no other
+    /// message holds memory, a message may take more than `memory`.
     pub(crate) fn allows(&mut self, claim: u64, bytes: usize, memory: usize) -> bool {
         let Some(before) = self.parts.get(&claim).copied() else {
             return true;
@@ -102,8 +102,8 @@ impl Claims {
         }
     }
 
-    /// Raises the maximum of a message so that it may take `bytes` more. Returns false if this exceeds `memory`, or the other messages
-    /// could then no longer be completed.
+    /// Raises the maximum of a message so that it may take `bytes` more. Returns false, and raises nothing, if the message could then hold
+    /// more than `memory`, or if the other messages could then no longer be completed.
     pub(crate) fn extend(&mut self, claim: u64, bytes: usize, memory: usize) -> bool {
         let Some(before) = self.parts.get(&claim).copied() else {
             return true;

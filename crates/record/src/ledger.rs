@@ -1,8 +1,8 @@
 //! The bookkeeping of a pool: how much memory is in use, which buffers are free, and which requests wait.
 //!
 //! A request is granted if there is memory for it and all messages that are being received can still be completed
-//! ([`crate::claims`]). Every method that may let waiting requests succeed returns the tasks to wake, so that the caller can
-//! wake them without holding the pool's lock.
+//! ([`crate::claims`]). The claim of a message is the memory that the message may still take. Every method after which
+//! waiting requests may succeed returns the tasks to wake, so that the caller can wake them without holding the pool's lock.
 
 use std::{
     collections::BTreeMap,
@@ -15,8 +15,8 @@ use crate::{
     free::FreeList,
 };
 
-/// A message up to this size is small: it may use all memory for incoming data, larger ones only three quarters of it.
-/// So large messages that never complete cannot keep out small ones.
+/// A message up to this size is small: it may use all memory for incoming data. Larger messages may use only three quarters
+/// of this memory, so large messages that never complete cannot keep out small ones.
 const SMALL_BYTES_MAX: usize = 256 << 10;
 /// The pool reports that memory is short when a request has waited this long.
 const SHORT_AFTER: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const SHORT_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Ledger {
     bytes_max: usize,
-    /// Bytes in use, by capacity.
+    /// The bytes in use; a buffer counts with its capacity.
     taken: usize,
     free: FreeList,
     claims: Claims,
@@ -144,7 +144,8 @@ impl Ledger {
         (number, self.serve())
     }
 
-    /// Removes a request that was granted, and returns true. Returns false while the request waits; `waker` is woken when it is granted.
+    /// Removes a request that was granted, and returns true. If the request still waits, returns false; `waker` is woken when the request
+    /// is granted.
     pub(crate) fn poll(&mut self, number: u64, waker: &Waker) -> bool {
         match self.waiting.get_mut(&number) {
             Some(request) if !request.granted => {
@@ -240,8 +241,8 @@ impl Ledger {
         {
             return Verdict::Unsafe;
         }
-        // A request is granted even above the limit while everything other than its own message holds at most a quarter of the bound, the
-        // part reserved for draining. So one message can always continue.
+        // A request is granted even above the limit while everything other than its own message holds at most a quarter of the bound. (This
+        // much is reserved for code that drains memory.) So one message can always continue.
         let own = wish.claim.map_or(0, |claim| self.claims.held(claim));
         let others = self.taken.saturating_sub(own);
         if others > self.fill_max() / 3 && self.taken + wish.bytes > self.fill_max() {
@@ -315,7 +316,7 @@ mod tests {
         assert!(ledger.grant_now(wish(300)));
         let (first, _) = ledger.wait(wish(200), Waker::noop().clone());
         let (second, _) = ledger.wait(wish(50), Waker::noop().clone());
-        // A later request does not overtake one that waits for room.
+        // A later request does not overtake one that waits for memory.
         assert!(!ledger.grant_now(wish(1)));
         assert!(!ledger.poll(second, Waker::noop()));
         assert_eq!(ledger.give_back(300, None, None).len(), 2);

@@ -19,7 +19,7 @@ pub struct ChunkOrigin {
     /// The option `chunk`, as the MessagePack value that the sender wrote (of any type), so that ids are compared byte
     /// by byte.
     pub id: Bytes,
-    /// The tag under which the chunk arrived. Processors may have given its records another one.
+    /// The tag under which the chunk arrived. Processors may have given its records another tag.
     pub tag: Tag,
     /// The connection of the chunk: a number that is never reused, even across restarts.
     pub connection: u64,

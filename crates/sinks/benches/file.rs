@@ -1,5 +1,7 @@
-//! Measures the file sink with batches that are in memory, in records per CPU-second, and for comparison a bare writer to a file:
-//! `cargo bench -p millstream-sinks --bench file [DIRECTORY]`.
+//! Measures the file sink in records per CPU-second. The batches are in memory already. For comparison, also measures a bare
+//! writer to a file.
+//!
+//! Usage: `cargo bench -p millstream-sinks --bench file [DIRECTORY]`.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 

@@ -1,8 +1,10 @@
-//! Measures the cost of the forward sink alone: batches of 122-byte records that are in memory already -> sink -> TCP -> a receiver
-//! that counts bytes and acks. The CPU time is that of the sink's thread; the receiver runs on another thread.
+//! Measures the cost of the forward sink alone. The sink sends batches of 122-byte records, which are in memory already, over TCP
+//! to a receiver that acks each chunk without looking at its records. The CPU time is that of the sink's thread; the receiver runs
+//! on another thread.
 //!
 //! `cargo bench -p millstream-sinks --bench forward [-- SECONDS]`. The same run also measures a bare writer, which sends the same
-//! bytes by `write_all` from one buffer. On one machine both figures vary by a fifth from run to run, so compare their ratio.
+//! bytes to the same receiver by `write_all` from one buffer. On one machine both figures vary by a fifth from run to run, so
+//! compare their ratio.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -29,7 +31,7 @@ use millstream_pipeline::{
 use millstream_record::{Batch, Encoding, Pool, Position, Time, Values};
 use millstream_wire::msgpack::{write_array_len, write_map_len, write_str, write_time};
 
-/// Records of one chunk.
+/// Number of records in one chunk.
 const RECORDS: u32 = 8192;
 /// Bytes of one record on the wire.
 const RECORD_BYTES: usize = 122;
@@ -98,7 +100,7 @@ fn cpu() -> Duration {
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Starts a receiver that reads all bytes and acks each chunk. It finds the chunk's id after the payload.
+/// Starts a receiver that reads all bytes and, if `acks`, acks each chunk. It finds the chunk's id after the payload.
 fn receiver(acks: bool) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

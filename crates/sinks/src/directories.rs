@@ -19,7 +19,8 @@ pub(crate) struct Directories {
 }
 
 impl Directories {
-    /// For directories of output files. `mode`: the permissions of the files, from which those of the directories follow.
+    /// Creates an empty set, for directories of output files. `mode`: the permissions of the files, which determine those of the
+    /// directories.
     pub(crate) fn of_outputs(mode: OutputMode) -> Self {
         Self {
             known: HashSet::new(),

@@ -69,7 +69,7 @@ impl Default {
     }
 }
 
-/// The checked options of a format. Makes an encoder for each lane.
+/// The checked options of a format. Makes an encoder for each lane (parallel task) of a sink.
 #[derive(Clone, Debug)]
 pub(crate) struct Formatting {
     options: Options,
@@ -182,7 +182,7 @@ impl Formatting {
         self.zone.clone()
     }
 
-    /// [`Formatting::encoder`] without the event time that some formats add by default.
+    /// The same options, except that the encoder does not add the event time, which some formats add by default.
     pub(crate) fn without_time(mut self) -> Self {
         let add = self.options.add.get_or_insert_with(Add::default);
         add.without.push("time".to_owned());

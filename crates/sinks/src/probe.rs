@@ -82,7 +82,7 @@ mod tests {
         let closing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let closes = closing.local_addr().unwrap().to_string();
         std::thread::spawn(move || drop(closing.accept()));
-        // Bound and not listening: no other socket gets this port, and connections are refused.
+        // This socket is bound but does not listen: no other socket gets its port, and connections to it are refused.
         let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let closed = closed.unwrap();
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();

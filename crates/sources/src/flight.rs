@@ -22,8 +22,9 @@ pub(crate) fn share(buffer: Buffer, range: Range<usize>) -> Bytes {
     }
 }
 
-/// The maximum number of batches of a flow in flight. Queues bound the bytes; this bounds the receipts: a sink behind a memory
-/// channel settles only at its checkpoints (every 64 MiB or every second), and many small batches may be in flight until then.
+/// The maximum number of batches of a flow in flight. The queues already bound the bytes in flight. This constant bounds the
+/// receipts: a sink behind a memory channel settles only at its checkpoints (every 64 MiB or every second), and many small batches
+/// may be in flight until then.
 const BATCHES_MAX: usize = 1024;
 
 /// The batches of one flow in flight. `M` is a point in the flow, such as an offset or the number of a record.
@@ -48,7 +49,7 @@ impl<M: Copy> Flight<M> {
         self.in_flight.push_back((receipt, mark));
     }
 
-    /// Moves on to `mark` without a receipt, because the input before it needs none.
+    /// Moves on to `mark` without a receipt, because the input between the last batch and `mark` needs none.
     pub(crate) fn skip(&mut self, mark: M) {
         match self.in_flight.back_mut() {
             Some((_, last)) => *last = mark,

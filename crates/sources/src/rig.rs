@@ -43,7 +43,7 @@ struct State {
     batches: Vec<Batch>,
     held: Vec<Token>,
     origins: HashMap<FileId, u64>,
-    /// Number of batches that were repeats, whole or in part.
+    /// Number of batches that had been kept before, whole or in part.
     repeats: usize,
     /// Number of requests to sync.
     syncs: usize,
@@ -57,7 +57,8 @@ impl Downstream {
         downstream
     }
 
-    /// A disk channel. It keeps everything immediately, knows the offset up to which each file is kept, and drops or cuts repeats.
+    /// A disk channel. It keeps everything immediately, knows the offset up to which each file is kept, and drops bytes that arrive
+    /// again.
     pub(crate) fn durable() -> Self {
         let downstream = Self::memory();
         downstream.lock().durable = true;
@@ -122,7 +123,7 @@ impl Downstream {
         lines.collect()
     }
 
-    /// Number of batches that were repeats, whole or in part.
+    /// Number of batches that had been kept before, whole or in part.
     pub(crate) fn repeats(&self) -> usize {
         self.lock().repeats
     }

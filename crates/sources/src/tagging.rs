@@ -43,7 +43,7 @@ impl Tagging {
     }
 
     /// The tag of a batch. `given` is the tag if the option is not set. `path` replaces the star, if there is one. If the batch
-    /// lacks a value of the template (a file that belongs to no pod), the tag is `given`.
+    /// lacks a value of the template (for example, because its file belongs to no pod), the tag is `given`.
     pub(crate) fn tag(&self, given: &str, path: Option<&str>, values: &Values) -> Tag {
         match (self, path) {
             (Self::Given, _) => Tag::from(given),

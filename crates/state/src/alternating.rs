@@ -1,4 +1,4 @@
-//! A journal in two files that are used alternately, for users whose commits must not need space on the disk.
+//! A journal in two files that are used alternately, for components whose commits must succeed even on a full disk.
 //!
 //! ```text
 //! NAME.0, NAME.1

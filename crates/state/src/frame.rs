@@ -29,7 +29,7 @@ pub struct Record {
     pub body: Vec<u8>,
 }
 
-/// The number of bytes that a record takes whose body has `body` bytes.
+/// The number of bytes that a record takes if its body has `body` bytes.
 pub(crate) const fn frame_bytes(body: usize) -> usize {
     (HEAD_BYTES + body).next_multiple_of(ALIGN)
 }

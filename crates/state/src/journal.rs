@@ -28,7 +28,7 @@ use crate::{
 /// The properties of a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalFormat {
-    /// The header of the file, and its largest length.
+    /// The format of the file's header, and the largest length of the file.
     pub format: Format,
     /// The largest body of a record. This bounds the search for records after a damaged range.
     pub record_bytes_max: usize,
@@ -41,7 +41,7 @@ pub struct JournalFormat {
 pub struct Recovered {
     /// The valid records, in order. A torn end is left out.
     pub records: Vec<Record>,
-    /// Ranges without a valid record that are followed by a record: damage, or unsynced writes that a power cut lost.
+    /// Ranges in which no record is valid, although a valid record follows. Either they are damaged, or a power cut lost unsynced writes.
     pub holes: Vec<Range<u64>>,
     /// The number of bytes that are damaged or missing in the journal and intact in its copy; then the number that are damaged or missing
     /// in the copy and intact in the journal.
@@ -90,8 +90,8 @@ struct OpenFiles {
 impl Journal {
     /// Reads the journal of an earlier run; `None` if there is none. Nothing can be appended before [`Journal::replace`].
     ///
-    /// `older` converts a journal, and its copy, that are not of the current version. It returns `None` for bytes that are
-    /// not of an older version either; the result is then [`Error::Damaged`].
+    /// `older` converts a journal and its copy if neither has a valid header of the current version. It returns `None` for bytes
+    /// that are not of an older version either; the result of `open` is then [`Error::Damaged`].
     pub fn open(
         disk: Arc<dyn Disk>,
         path: PathBuf,
@@ -109,8 +109,8 @@ impl Journal {
         };
         let recovered = journal.recover(older)?;
         if recovered.is_none() {
-            // The generation begins with a random number, so that no stale record of another journal in the same disk blocks is taken for
-            // one of this journal.
+            // The generation (a number that every replacement of the file raises) begins with a random number. So a stale record that
+            // another journal left in the same disk blocks is not taken for a record of this journal.
             let random =
                 random::bytes().map_err(Error::io("draw a random number for", &journal.path))?;
             journal.generation = u64::from(u32::from_le_bytes(random)) << 16;
@@ -237,7 +237,7 @@ impl Journal {
             // The directory may have been removed.
             self.has_directory = false;
         })?;
-        // From here on a crash may leave either the old or the new file, so no more records may go to the old one.
+        // From here on a crash may leave either the old or the new file, so no more records may be appended to the old one.
         self.open = None;
         self.generation = generation;
         // The copy is renamed first. Until the journal is renamed, too, nothing is appended, so neither of them has a record that

@@ -7,9 +7,9 @@
 //! | [`Journal`]     | records, appended; replaced when it has grown; with a copy if wanted | no sync, or one | state that changes in small steps |
 //! | [`Alternating`] | two files used alternately, allocated once       | one sync, no space         | small steps that a full disk must not stop |
 //!
-//! All of them write through [`millstream_sys::disk::Disk`], so each user is tested with `testkit::trial::Trial` on a simulated
-//! disk that loses power. All begin with a magic, a version and a checksum (see `seal`), are bounded in size, and report
-//! trouble as [`Error`]. All calls block. README.md shows how to convert a hand-made state file.
+//! All of them write through [`millstream_sys::disk::Disk`]. So `testkit::trial::Trial` can test each component that uses them on
+//! a simulated disk that loses power. All files begin with a magic, a version and a checksum (see `seal`), and are bounded in
+//! size. The four types report errors as [`Error`], and all calls block. README.md shows how to convert a state file in another format.
 
 mod alternating;
 mod error;

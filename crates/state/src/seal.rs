@@ -6,9 +6,9 @@
 //!      8   4   format version                          24   8   N: length of the body (not in journals)
 //!     12   4   CRC-32C of 0..12 and of 16..end         32   N   body              (not in journals)
 //! ```
-//! Integers are little-endian. Every new state has a higher generation, which shows which of two slots or files is the newer one; in files
-//! that are replaced as a whole it is 0. The header of a journal ends at 24: each of its records has a checksum. The checksum is verified
-//! before the version is used, so a damaged version cannot look like a file of a newer program.
+//! Integers are little-endian. Every new state has a higher generation, which shows which of two slots or files is the newer one. In files
+//! that are replaced as a whole, the generation is 0. The header of a journal ends at offset 24, and each record has its own checksum. The
+//! checksum is verified before the version is used, so a damaged version cannot look like a file of a newer program.
 
 use millstream_sys::checksum::crc32c_of;
 

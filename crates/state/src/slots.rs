@@ -1,4 +1,4 @@
-//! A small state in two slots of one file that is allocated once: storing it takes one sync and no space.
+//! A small state in two slots of one file that is allocated once: storing the state takes one sync and no more space on the disk.
 //!
 //! ```text
 //! offset bytes
@@ -23,7 +23,8 @@ use crate::{
 /// Bytes of a slot.
 const SLOT_BYTES: usize = 4096;
 
-/// A state in two slots, written in turn: a torn write can only destroy the older body.
+/// A state in two slots. A write never goes to the slot with the last synced body (the bytes of the state), so a torn write cannot destroy
+/// this body.
 pub struct Slots {
     file: Arc<dyn File>,
     path: PathBuf,
@@ -53,7 +54,7 @@ struct Newest {
 }
 
 impl Slots {
-    /// Creates the file with `body` in it. Body and name survive a power cut when this returns; on an error the file is
+    /// Creates the file with `body` in it. When this returns, the body and the file's name survive a power cut; on an error the file is
     /// removed. The directory must exist.
     pub fn create(
         disk: &dyn Disk,
@@ -147,8 +148,8 @@ impl Slots {
         Ok((slots, stored))
     }
 
-    /// Makes the body that was found durable. It may exist only in the page cache, if the previous run was killed after [`Slots::note`],
-    /// after a failed sync or during [`Slots::create`].
+    /// Makes durable the body that [`Slots::open`] has found. This body may exist only in the page cache, if the previous run was killed
+    /// after [`Slots::note`], after a failed sync or during [`Slots::create`].
     fn secure(&self, newest: Option<&Newest>, written: u32) -> io::Result<()> {
         match newest {
             // Writing the same bytes to the same place cannot tear them, and the next store overwrites the other slot.

@@ -165,7 +165,7 @@ fn a_removed_journal_is_read_from_its_copy_and_its_missing_bytes_are_counted() {
     let (_, recovered) = journal(&disk, FORMAT).unwrap();
     let recovered = recovered.unwrap();
     assert_eq!(bodies(&recovered), [&b"first"[..], b"second"]);
-    // The header, and two records of 16 bytes.
+    // The header of 24 bytes and two records of 16 bytes are missing.
     assert_eq!(recovered.lacks, [56, 0]);
 }
 

@@ -1,6 +1,7 @@
 //! Measures how fast the kernel copies out of a socket and out of the page cache, by the distance of the destination from the
-//! source modulo a page: `cargo bench -p millstream-sys --bench copies`. Prints GB/s for the distances 0 to 64, and for the one
-//! at which a buffer of the program's allocator begins. The fastest lap counts, because other load only makes laps slower.
+//! source modulo a page: `cargo bench -p millstream-sys --bench copies`. Prints GB/s for the distances 0 to 64, and for the
+//! distance at which a buffer of the program's allocator begins. The fastest lap counts, because other load only makes laps
+//! slower.
 
 use std::{
     fs::File,
@@ -15,7 +16,7 @@ use rustix::io::{ioctl_fionread, pread};
 #[global_allocator]
 static ALLOCATOR: MidPage = MidPage;
 
-/// The size of one copy in bytes: it fits into a socket, and a file of this size into the cache.
+/// The size of one copy in bytes. A socket's buffer holds this many bytes, and a file of this size fits into the cache.
 const BYTES: usize = 64 << 10;
 const PAGE: usize = 4096;
 const LAPS: u32 = 300;

@@ -1,11 +1,11 @@
 //! The program's allocator: large byte buffers begin in the middle of a page.
 //!
 //! The kernel and glibc copy with `rep movsb`. On AMD Zen 3 and 4 that instruction is ten times slower when the destination begins 1 to 15
-//! bytes after the source, both modulo 4096 (glibc bug 30994: 3 GB/s instead of 30; at 16 to 63 bytes it is a quarter slower). The other
-//! side of a large copy usually begins at the start of a page: the first bytes of a socket, a page of a file in the cache, the pages of a
-//! program that writes to a mount. malloc's large blocks begin 16 bytes after the start of a page, so a protocol header of 1 to 15 bytes in
-//! front of the payload was enough to hit a slow distance. From the middle of a page, the slow distances are about 2000 bytes away in both
-//! directions.
+//! bytes after the source, both modulo 4096 (glibc bug 30994: 3 GB/s instead of 30; at 16 to 63 bytes it is a quarter slower). In a large
+//! copy into or out of a buffer, the other side usually begins at the start of a page: it is the first bytes of a socket, a page of a file
+//! in the cache, or the pages of a program that writes to a mount. malloc's large blocks begin 16 bytes after the start of a page, so a
+//! protocol header of 1 to 15 bytes in front of the payload was enough to hit a slow distance. If the buffer begins in the middle of a
+//! page instead, the slow distances are about 2000 bytes away in both directions.
 //!
 //! ```text
 //! |----------- page -----------|----------- page -----------|--

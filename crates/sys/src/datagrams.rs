@@ -129,8 +129,8 @@ impl Receiver {
         })
     }
 
-    /// The number of datagrams that the kernel has dropped since the socket was made; `None` until the kernel reports a number. It wraps
-    /// after `u32::MAX`.
+    /// The number of datagrams that the kernel has dropped since the socket was made; `None` until the kernel reports a number. The
+    /// number wraps after `u32::MAX`.
     pub fn dropped(&self) -> Option<u32> {
         self.dropped
     }
@@ -195,7 +195,7 @@ fn overflow(control: &[u64; CONTROL_WORDS], length: usize) -> Option<u32> {
 fn address(name: &libc::sockaddr_storage) -> Option<IpAddr> {
     match i32::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: by its family the kernel has written a sockaddr_in; a sockaddr_storage is large and aligned enough for it.
+            // SAFETY: the family shows that the kernel has written a sockaddr_in; a sockaddr_storage is large and aligned enough.
             #[allow(unsafe_code)]
             let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
             Some(Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes()).into())

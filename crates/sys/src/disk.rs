@@ -105,8 +105,8 @@ pub trait File: Send + Sync {
     fn read_at(&self, buffer: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<usize>;
     /// Writes all parts, one after the other, from `offset` on. After an error some of the bytes may be written.
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// Writes like [`File::write_at`], but does not keep the pages in the page cache where the kernel supports that (RWF_DONTCACHE, Linux
-    /// 6.14). Fresh page-cache memory is the largest cost of a large write.
+    /// Writes like [`File::write_at`]. If the kernel and the file system support it (RWF_DONTCACHE, Linux 6.14), the written pages do not
+    /// stay in the page cache. Fresh page-cache memory is the largest cost of a large write.
     fn write_uncached_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
     /// Allocates the first `bytes` bytes of the file, so that a full disk fails here and not when data is written. The file is at
     /// least that long afterwards.
@@ -232,7 +232,7 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 
 struct HostFile {
     file: fs::File,
-    /// The file system has refused RWF_DONTCACHE, which is tried once per file.
+    /// Whether RWF_DONTCACHE was refused for this file. It is then not used for the file any more.
     cached_only: AtomicBool,
     locked: AtomicBool,
 }
@@ -345,8 +345,9 @@ impl File for HostFile {
 
 /// Appends up to `bytes` bytes from `offset` on to `buffer`, as far as the file reaches; returns how many.
 ///
-/// The page cache holds `offset` at the same offset in a page, so the distance between source and destination is known. At the slow
-/// distances ([`crate::allocator`]) the bytes are read to an address that is [`DETOUR_BYTES`] higher, and then moved to their destination.
+/// In the page cache, the byte at `offset` of the file is at the same offset modulo a page, so the distance between source and destination
+/// is known. At the slow distances ([`crate::allocator`]) the bytes are read to an address that is [`DETOUR_BYTES`] higher, and then moved
+/// to their destination.
 pub fn read_at(
     file: &fs::File,
     buffer: &mut Vec<u8>,

@@ -41,8 +41,8 @@ pub struct Options {
 pub struct Device(Arc<OwnedFd>);
 
 impl Device {
-    /// Appends one request to `buffer`, whose spare capacity must hold the largest one, and returns its length. `Ok(None)`: no request is
-    /// waiting.
+    /// Appends one request to `buffer` and returns the length of the request. The spare capacity of `buffer` must hold the largest
+    /// request. `Ok(None)`: no request is waiting.
     ///
     /// # Errors
     /// ENODEV: the file system is unmounted.
@@ -146,12 +146,12 @@ impl Mount {
         Ok((device, mount))
     }
 
-    /// Whether a helper unmounts it when this process dies.
+    /// Whether a helper unmounts the directory when this process dies.
     pub fn is_guarded(&self) -> bool {
         self.guard.is_some()
     }
 
-    /// Notes that another program has unmounted it.
+    /// Notes that another program has unmounted the directory.
     pub fn is_gone(&mut self) {
         self.mounted = false;
     }
@@ -266,7 +266,7 @@ fn by_helper(
     }
     for helper in HELPERS {
         let (ours, theirs) = UnixStream::pair().map_err(message)?;
-        // The socket is its standard input, so that no descriptor has to be inherited by number.
+        // The socket is the helper's standard input, so that no descriptor has to be inherited by number.
         let started = Command::new(helper)
             .args(["-o", &words, "--"])
             .arg(target)

@@ -7,7 +7,8 @@ use std::{
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns `N` random bytes. `N` is at most 256, because `getrandom(2)` may return fewer bytes than requested beyond that.
+/// Returns `N` random bytes. `N` is at most 256, because `getrandom(2)` may return fewer bytes than requested if more than 256
+/// are requested.
 pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
     const { assert!(N <= 256) };
     let mut bytes = [0; N];

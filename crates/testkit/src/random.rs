@@ -10,7 +10,8 @@ impl Random {
         Self(seed)
     }
 
-    /// A generator with the seed in the environment variable SEED, otherwise with a new seed each time. Prints the seed.
+    /// A generator with the seed in the environment variable SEED. If the variable is not set, each call uses a new
+    /// seed. Prints the seed.
     #[expect(clippy::print_stdout, reason = "a failing test shows its seed")]
     pub fn from_environment() -> Self {
         let seed = std::env::var("SEED")

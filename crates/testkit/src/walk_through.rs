@@ -1,8 +1,8 @@
 //! Checks that the code in CONTRIBUTING.md is compiled and tested code of the crates.
 
-/// Asserts that each Rust block under `heading` of the Markdown text `contributing` is in `code`, apart from white space, and that
-/// there are at least `least` of them. Skips the blocks that begin with one of `outside`, which show lines of other files. A block may
-/// end with `..`, which stands for lines that the block leaves out.
+/// Asserts that each Rust block under `heading` of the Markdown text `contributing` is in `code` (white space is ignored), and that
+/// there are at least `least` such blocks. Skips the blocks that begin with one of `outside`, which show lines of other files. A block
+/// may end with `..`, which stands for lines that the block leaves out.
 ///
 /// # Panics
 /// If a block is not in the code, or there are too few blocks.

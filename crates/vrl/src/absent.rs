@@ -1,5 +1,5 @@
 //! Replaces the language in a build without the feature `vrl`: compiling any program is an error that explains how to build with
-//! it.
+//! this feature.
 
 use std::convert::Infallible;
 
@@ -48,13 +48,13 @@ impl Program {
         Err(missing(text))
     }
 
-    /// The top-level fields that become values.
+    /// The top-level fields that are decoded to values.
     #[must_use]
     pub fn fields(&self) -> Option<Vec<&str>> {
         match self.0 {}
     }
 
-    /// Whether the program draws random values.
+    /// Whether the program generates random values.
     #[must_use]
     pub fn draws(&self) -> bool {
         match self.0 {}

@@ -58,7 +58,8 @@ fn any(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<Value, Und
         0x90..=0x9f | 0xdc | 0xdd => {
             let depth = depth.checked_sub(1).ok_or(Undecodable::Deep)?;
             let length = reader.array_len()?;
-            // Every element has at least one byte, so no announced length allocates more than the body justifies.
+            // Every element has at least one byte. So the capacity is at most the number of remaining bytes, even if
+            // a larger length is announced.
             let rest = body.len().saturating_sub(reader.position());
             let mut array = Vec::with_capacity(rest.min(length as usize));
             for _ in 0..length {
@@ -84,7 +85,7 @@ fn map(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<ObjectMap,
     Ok(map)
 }
 
-/// Reads a key as text, which is the name that a program uses for it.
+/// Reads a key as text: the name by which a program refers to the field.
 pub(crate) fn key(reader: &mut Reader<'_>) -> Result<KeyString, Undecodable> {
     Ok(match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => {

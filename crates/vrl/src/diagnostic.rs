@@ -7,11 +7,11 @@ use std::{fmt, ops::Range};
 pub struct Diagnostic {
     /// Whether this is a warning, which does not prevent the use of the program.
     pub is_warning: bool,
-    /// The range of the program's bytes that it refers to: at least one byte, unless the program is empty.
+    /// The bytes of the program that the message refers to: at least one byte, unless the program is empty.
     pub span: Range<usize>,
     /// The error or warning, in one line without a full stop.
     pub message: String,
-    /// A suggestion of the compiler, if it has one.
+    /// A suggestion how to correct the program, if there is one.
     pub help: Option<String>,
     /// The whole diagnostic with the lines of the program, as VRL's own tools print it.
     pub rendered: String,

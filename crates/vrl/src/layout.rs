@@ -25,9 +25,9 @@ enum Form {
 /// A field of the record that the program reads or changes.
 #[derive(Clone, Copy, Debug)]
 struct Found {
-    /// Its index in the plan.
+    /// Its index in the plan, which is the list of the fields that the program names.
     field: usize,
-    /// The offsets of its key, of its value, and of the end of its value.
+    /// The offsets of its key (`key`), of its value (`value`), and of the end of its value (`end`).
     key: usize,
     value: usize,
     end: usize,
@@ -143,7 +143,7 @@ impl Layout {
         self.end
     }
 
-    /// The event time.
+    /// The event time, or the receive time if the record has no event time.
     pub fn time(&self) -> Time {
         self.time
     }
@@ -301,7 +301,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Appends an entry whose record is `root`: its fields if it is an object, otherwise `{"message": root}`.
+    /// Appends an entry with the record `root`. If `root` is not an object, the record is `{"message": root}`.
     pub fn write_root(
         &self,
         body: &[u8],
@@ -320,7 +320,7 @@ impl Layout {
         }
     }
 
-    /// Writes the array header and the time of an entry: the new time, or the old one if it is `None`. Metadata next to the time is
+    /// Writes the array header and the time of an entry. If `time` is `None`, the old time is written. Metadata next to the time is
     /// kept.
     fn write_head(&self, body: &[u8], time: Option<Time>, out: &mut Vec<u8>) {
         let old = body.get(self.head.clone()).unwrap_or_default();
@@ -349,7 +349,8 @@ fn short(body: &[u8], at: usize) -> Option<&[u8]> {
     }
 }
 
-/// Handles the keys that [`short`] does not: returns the index of the field whose key is at `at`, and the end offset of the key.
+/// Handles a key for which [`short`] returns `None`. Returns the index of the field whose key is at `at` (`None` if the program
+/// does not name the field), and the end offset of the key.
 #[cold]
 fn long_key(
     body: &[u8],

@@ -1,5 +1,5 @@
-//! VRL, the language of `remap` and of conditions that are texts. It runs on the body of a batch: lines, or packed entries
-//! (`[time, record]` in MessagePack).
+//! VRL (Vector Remap Language), the language of the processor `remap` and of conditions that are texts. Programs run on the body
+//! of a batch: lines, or packed entries (`[time, record]` in MessagePack).
 //!
 //! A [`Program`] is compiled and type-checked once. A [`Remap`] runs it on one record after the other; a [`Predicate`] evaluates a
 //! condition. Both work by *projection*: only the top-level fields that the program names are decoded to values. All others are
@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `program.rs` | compiling: programs and conditions, checks beyond those of the language |
 //! | `plan.rs` | the top-level fields and values of the batch that a program touches |
-//! | `remap.rs`, `predicate.rs` | running them on a record |
+//! | `remap.rs`, `predicate.rs` | running programs and conditions on a record |
 //! | `target.rs` | the record as the language sees it |
 //! | `layout.rs` | where the fields of a record are, and writing the changed record |
 //! | `decode.rs`, `encode.rs` | MessagePack to values and back |

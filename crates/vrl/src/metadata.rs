@@ -27,7 +27,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     MUTABLE.into_iter().chain(of_batch)
 }
 
-/// Returns the type of `%` for the compiler. It allows every name, because the caller reports names that no source sets.
+/// Returns the type of `%` for the compiler. The type allows every name, because the caller reports names that no source sets.
 pub(crate) fn kind() -> Kind {
     let missing = || Kind::bytes().or_undefined();
     let mut all: BTreeMap<Field, Kind> = BTreeMap::new();
@@ -129,8 +129,8 @@ impl Metadata {
         &mut self.current
     }
 
-    /// Returns the values that the program has changed. Fails if one has the wrong type. If the program removed the tag or the
-    /// time, the record keeps its original one.
+    /// Returns the values that the program has changed. Fails if a value has the wrong type. If the program removed the tag or
+    /// the time, the record keeps its original tag or time.
     pub fn changes(&self) -> Result<Changes<'_>, String> {
         if !self.is_changed {
             return Ok(Changes::default());

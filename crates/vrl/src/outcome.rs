@@ -17,8 +17,8 @@ pub enum Outcome {
 /// The values of the batch that a program changed for a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// The new tag.
+    /// The new tag; `None` if the program did not change the tag.
     pub tag: Option<String>,
-    /// The new host. `Some(None)` means that the program removed the host.
+    /// The new host; `None` if the program did not change the host. `Some(None)` means that it removed the host.
     pub host: Option<Option<String>>,
 }

@@ -22,7 +22,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Creates the plan of a compiled program. `unnests` is whether it calls `unnest`, which reads the root without naming it.
+    /// Creates the plan of a compiled program. `unnests` is whether it calls `unnest`, which reads the whole record although
+    /// no path names it.
     pub fn new(info: &ProgramInfo, unnests: bool) -> Self {
         let mut plan = Self {
             is_whole: unnests,
@@ -42,7 +43,8 @@ impl Plan {
         }
         for path in &info.target_assignments {
             match path.prefix {
-                // An assignment to the root replaces the record. An assignment to an index of the root needs the old record.
+                // An assignment to the root (`.`) replaces the record. An assignment to an index of the root changes the old
+                // record, so it needs the whole record.
                 PathPrefix::Event => match top(path) {
                     Some(name) => plan.field(name),
                     None => plan.is_whole |= !path.path.is_root(),
@@ -63,7 +65,7 @@ impl Plan {
     }
 }
 
-/// Returns the top-level name with which a path begins, or `None` if it is the root or begins with an index.
+/// Returns the top-level name with which a path begins, or `None` if the path is the root or begins with an index.
 pub(crate) fn top(path: &OwnedTargetPath) -> Option<&KeyString> {
     match path.path.segments.first()? {
         OwnedSegment::Field(name) => Some(name),

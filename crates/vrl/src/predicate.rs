@@ -12,7 +12,7 @@ use crate::{
     target::Record,
 };
 
-/// A condition with the state for its evaluation. Each task has its own.
+/// A condition with the state for its evaluation. Each task has its own predicate.
 #[derive(Debug)]
 pub struct Predicate {
     program: Compiled,

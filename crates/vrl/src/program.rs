@@ -1,7 +1,8 @@
 //! Compiles programs and conditions, with checks that the language leaves to the application.
 //!
-//! A program is compiled twice: once as it is written, for errors and warnings; and once with `null` appended, for execution.
-//! Without the `null`, its last assignment would copy the value as the result of the program, which no code uses.
+//! A program is compiled twice: once as it is written, to find errors and warnings; and once with `null` appended, to run it.
+//! Without the `null`, the last assignment would copy the assigned value, because that value would be the result of the
+//! program. No code uses the result.
 
 use std::{
     ops::Range,
@@ -51,8 +52,7 @@ impl Program {
     /// Compiles a program. Also returns the warnings, in the order of the text.
     ///
     /// # Errors
-    /// All errors that the compiler found, in the order of the text. If a program compiles but is refused, its warnings are
-    /// included.
+    /// All errors that the compiler found, in the order of the text. Warnings are not included.
     pub fn compile(
         text: &str,
         options: &Options,
@@ -72,15 +72,15 @@ impl Program {
         Ok((program, convert::from_compiler(text, result.warnings)))
     }
 
-    /// The top-level fields that become values; `None` if the program needs the record as a whole.
+    /// The top-level fields that are decoded to values; `None` if the program needs the record as a whole.
     #[must_use]
     pub fn fields(&self) -> Option<Vec<&str>> {
         let fields = || self.plan.fields.iter().map(|name| name.as_str()).collect();
         (!self.plan.is_whole).then(fields)
     }
 
-    /// Whether the program draws random values. They depend on the index of a record, the argument `place` of
-    /// [`crate::Remap::begin`].
+    /// Whether the program generates random values. The values depend on the index of the record, which is the argument
+    /// `place` of [`crate::Remap::begin`].
     #[must_use]
     pub fn draws(&self) -> bool {
         self.draws
@@ -97,7 +97,7 @@ impl Condition {
     /// Compiles a condition. Also returns the warnings, in the order of the text.
     ///
     /// # Errors
-    /// As for [`Program::compile`]. Assignments are errors, too, and so is a result that may not be a boolean.
+    /// As for [`Program::compile`]. Assignments are errors, too. So is a result that is not a boolean in every case.
     pub fn compile(
         text: &str,
         options: &Options,
@@ -191,7 +191,7 @@ fn unknown_values(text: &str, program: &Compiled) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// Returns the error about a text that is too long or nests too deep. This is checked before compiling, because the compiler
+/// Returns an error if the text is too long or nests too deep. This is checked before compiling, because the compiler
 /// recurses.
 fn too_large(text: &str) -> Option<Diagnostic> {
     if text.len() > LENGTH_MAX {

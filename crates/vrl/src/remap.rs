@@ -1,7 +1,7 @@
 //! Runs a program on one record after the other.
 //!
-//! Each record is an event of VRL. If a program changes nothing, the record keeps its bytes. If it assigns an array to the root,
-//! each element becomes a record. If it aborts, the record is dropped.
+//! A record is an event in terms of VRL. If the program changes nothing, the record keeps its bytes. If the program assigns an
+//! array to the root (`.`), each element becomes a record. If the program aborts, the record is dropped.
 
 use millstream_record::{Batch, Time};
 use vrl::{
@@ -14,7 +14,8 @@ use crate::{
     target::Record,
 };
 
-/// A program with the state to run it. Each task has its own, because compiled regexes are fastest when threads do not share them.
+/// A program with the state to run it. Each task has its own `Remap`, because compiled regexes are fastest when threads do not
+/// share them.
 #[derive(Debug)]
 pub struct Remap {
     program: Compiled,
@@ -38,8 +39,8 @@ impl Remap {
     }
 
     /// Takes the next batch: its body, its values, and its receive time, which `now()` returns. Random values also depend on
-    /// `place`. A program that draws random values ([`Program::draws`]) must get each record in a batch of one, with `place` as the
-    /// index of the record among those that were received together.
+    /// `place`. If a program generates random values ([`Program::draws`]), each batch must hold a single record, and `place` must
+    /// be the index of the record among those that were received together.
     pub fn begin(&mut self, batch: &Batch, place: u32) {
         self.record.begin(batch, place);
     }

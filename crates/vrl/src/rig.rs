@@ -89,7 +89,7 @@ pub(crate) fn records(packed: &[u8]) -> Vec<String> {
     all
 }
 
-/// Runs a program on a record, both as JSON. Returns `None` if the program changes nothing.
+/// Runs a program on a record. The record and the result are JSON texts. Returns `None` if the program changes nothing.
 pub(crate) fn changed(text: &str, json: &str) -> Option<String> {
     let (outcome, out, _) = run(text, &one(json));
     match outcome {

@@ -1,7 +1,8 @@
 //! The record as VRL sees it: a field is decoded to a value only when the program accesses it.
 //!
 //! The compiler reports every top-level field that a program can access, and each of these fields has a slot. A program that reads
-//! the record as a whole uses `root` instead of slots. So does any program after it has assigned a value to the root.
+//! the record as a whole uses the value `root` instead of slots. So does any program after it has assigned a value to the whole
+//! record (`.`).
 
 use std::{
     cell::{Cell, OnceCell},
@@ -26,7 +27,7 @@ use crate::{
 
 /// The path at which functions read the receive time of the batch. No source sets a value of this name.
 pub(crate) static NOW: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0now"));
-/// The path at which functions draw 32 random bytes. Each mutable access returns new ones.
+/// The path at which functions get 32 random bytes. Each mutable access returns new bytes.
 pub(crate) static RANDOM: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0random"));
 
 fn hidden(name: &str) -> OwnedTargetPath {
@@ -360,7 +361,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// There are no secrets as in Vector. Functions that use them are refused.
+/// Vector has secrets; Millstream has none. Functions that use secrets are refused.
 impl SecretTarget for Record {
     fn get_secret(&self, _key: &str) -> Option<&str> {
         None
@@ -374,7 +375,7 @@ impl SecretTarget for Record {
 /// Pseudo-random bytes that a replay reproduces: SHA-256 over the identity of the record and a counter.
 #[derive(Debug, Default)]
 struct Random {
-    /// The hash of the record's identity. It is computed when the first value is drawn.
+    /// The hash of the record's identity. It is computed when the first value is generated.
     key: Option<[u8; 32]>,
     drawn: u64,
     value: Option<Value>,

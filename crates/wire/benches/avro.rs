@@ -1,5 +1,6 @@
-//! Cost of an Avro container with Flume's events: `cargo bench -p millstream-wire --bench avro`. Prints nanoseconds
-//! per record and records per second: the best and the median of 60 laps over a batch that stays in the cache.
+//! Cost of writing an Avro container of Flume events: `cargo bench -p millstream-wire --bench avro`. Prints
+//! nanoseconds per record and records per second: the best and the median of 60 laps over a batch that stays in the
+//! cache.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
@@ -64,7 +65,7 @@ fn fill(mut text: impl FnMut(usize, usize) -> String) -> Vec<u8> {
     out
 }
 
-/// Parses the lines to records, as the source `syslog` does.
+/// Parses the lines into records, as the source `syslog` does.
 fn parsed(lines: &[u8]) -> Batch {
     let mut decoder = Decoder::new(Settings {
         framing: Framing::Auto,

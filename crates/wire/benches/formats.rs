@@ -1,6 +1,6 @@
-//! Cost of the formats: `cargo bench -p millstream-wire --bench formats`. Prints nanoseconds per record, the best and
-//! the median of 300 laps over a batch of 8192 records of 122 bytes that stays in the cache, always into the same
-//! buffer.
+//! Cost of the formats: `cargo bench -p millstream-wire --bench formats`. Prints nanoseconds per record: the best and
+//! the median of 300 laps. Each lap encodes a batch of 8192 records (of 122 bytes, unless the name of the case says
+//! otherwise) into the same buffer. The batch and the buffer stay in the cache.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
@@ -46,7 +46,7 @@ fn packed(fields: impl Fn(&mut Vec<u8>, u32)) -> Batch {
     batch(Encoding::Packed, body, RECORDS)
 }
 
-/// One field `message` of 100 bytes with `tabs` tabs among them: 122 bytes with the time.
+/// Records with one field `message` of 100 bytes, `tabs` of which are tabs. With the time, a record has 122 bytes.
 fn message(tabs: usize) -> Batch {
     packed(|body, number| {
         let mut text = format!("{number:0100}").into_bytes();

@@ -1,6 +1,6 @@
 //! Speed of parsing text fields: `cargo bench -p millstream-wire --bench parse`. Prints nanoseconds per record for a
 //! batch of 512 records that stays in the cache. The fastest lap counts, because other work on the machine only makes
-//! laps slower. `-- NAME` runs only the cases whose name contains it.
+//! laps slower. `-- NAME` runs only the cases whose name contains `NAME`.
 
 use std::{hint::black_box, time::Instant};
 
@@ -66,9 +66,10 @@ fn syslog(n: usize) -> String {
     )
 }
 
-/// Matches a line of nginx. Each capture group ends at a byte that cannot be part of it.
+/// Matches a line of nginx. Each capture group ends at a byte that cannot be part of the group.
 const PLAIN: &str = r#"^(?<remote>[^ ]*) (?<ident>[^ ]*) (?<user>[^ ]*) \[(?<time>[^\]]*)\] "(?<method>[^ "]*) (?<path>[^ "]*)(?: [^"]*)?" (?<code>[^ ]*) (?<size>[^ ]*) "#;
-/// The same expression, but with the part of Fluentd's expression that can match in several ways.
+/// The same expression, but the request is matched as in Fluentd's expression, which can match a text in several
+/// ways.
 const PATTERN: &str = r#"^(?<remote>[^ ]*) (?<ident>[^ ]*) (?<user>[^ ]*) \[(?<time>[^\]]*)\] "(?<method>\S+) (?<path>[^"]*?)(?: \S*)?" (?<code>[^ ]*) (?<size>[^ ]*)"#;
 
 #[allow(clippy::print_stdout)]

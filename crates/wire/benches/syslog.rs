@@ -9,7 +9,7 @@ use millstream_wire::syslog::{After, Decoder, Framing, Received, Settings, TimeZ
 
 /// Size of the read buffer.
 const STASH_BYTES: usize = 64 << 10;
-/// Length of a message with its end.
+/// Length of a message with the newline that ends it.
 const MESSAGE_BYTES: usize = 300;
 /// Passes over the buffer per lap.
 const LAPS: usize = 500;
@@ -36,7 +36,7 @@ fn older(_: usize) -> String {
     "<13>Nov 21 06:40:31 hammer-0001 bench[4242]: ".to_owned()
 }
 
-/// A message of one of many senders: adjacent messages differ in their header fields.
+/// The header of a message from one of many senders: adjacent messages differ in their header fields.
 fn mixed(n: usize) -> String {
     let (host, app) = (HOSTS[n % HOSTS.len()], APPS[n % APPS.len()]);
     let (second, id) = (28 + n * 7 % 4, n * 7919 % 60_000);
@@ -72,7 +72,8 @@ fn structured(n: usize) -> String {
     )
 }
 
-/// Name of the case, the header of a message, and whether messages are framed by octet counts.
+/// The name of the case, the function that returns the header of the n-th message, and whether messages are framed by
+/// octet counts.
 type Row = (&'static str, fn(usize) -> String, bool);
 
 #[allow(clippy::print_stdout)]

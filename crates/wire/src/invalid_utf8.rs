@@ -3,7 +3,7 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! The bytes of a record do not change before this hop: they are replaced only by a sink that must write UTF-8.
+//! No text is replaced before this hop: only a sink that must write UTF-8 replaces text that is not UTF-8.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use schemars::JsonSchema;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum InvalidUtf8 {
-    /// The base64 of all its bytes.
+    /// The base64 of all bytes of the text.
     Base64,
     /// The text with U+FFFD for invalid bytes.
     Replace,

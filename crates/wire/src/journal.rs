@@ -33,7 +33,7 @@ pub struct Entry<'a> {
     pub fields: &'a [u8],
     /// The number of fields.
     pub count: u32,
-    /// `__CURSOR`: the cursor from which to resume after this entry; empty if the field is missing.
+    /// `__CURSOR`: the text by which the journal finds this entry again, to resume after it; empty if the field is missing.
     pub cursor: &'a [u8],
     /// `__REALTIME_TIMESTAMP`; `None` if it is missing or not a number.
     pub time: Option<Time>,

@@ -1,4 +1,4 @@
-//! Newline-delimited text: counts and divides it, and turns lines into entries of the packed encoding (MessagePack
+//! Counts and divides the lines of newline-delimited text, and turns lines into entries of the packed encoding (MessagePack
 //! `[time, map]`).
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:

@@ -8,7 +8,7 @@ pub struct OptionError {
     pub option: &'static str,
     /// The error.
     pub message: String,
-    /// The next step.
+    /// Advice for the user: how to solve the problem.
     pub help: String,
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::msgpack::{self, Reader};
 
-/// A line is the record `{"message": line}`: this is the name of its only field.
+/// The name of a line's only field: a line is the record `{"message": line}`.
 pub const MESSAGE: &str = "message";
 
 /// A record, as a slice of the body.
@@ -111,7 +111,7 @@ impl<'a> Iterator for Events<'a> {
 }
 
 /// The path of a field in a record: `.level`, `.user.id`, `."a.b".c`. A quoted part may hold any character (`\"` and
-/// `\\` for `"` and `\`). Every part except the last must be a map.
+/// `\\` for `"` and `\`). Every part except the last must name a map.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]

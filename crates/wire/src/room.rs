@@ -59,7 +59,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Ensures that the next `bytes` can be stored.
+    /// Ensures that `bytes` more bytes can be stored.
     #[inline(always)]
     pub(crate) fn ensure(&mut self, bytes: usize) {
         if self.out.len() - self.at < bytes {
@@ -171,7 +171,7 @@ impl<'a> Room<'a> {
         self.at = self.at.min(position.max(self.start));
     }
 
-    /// Moves everything after `position` by `count` bytes, so that the caller can insert bytes there.
+    /// Moves everything after `position` back by `count` bytes, so that the caller can insert bytes at `position`.
     #[cold]
     pub(crate) fn insert(&mut self, position: usize, count: usize) {
         self.ensure(count);

@@ -50,8 +50,8 @@ impl Splitter {
 
     /// Splits a batch into at most `parts` parts. A record belongs to the part whose number is the hash of its key modulo `parts`.
     /// Returns the parts that have records, with their numbers, in ascending order. The records of a part keep their order. If a
-    /// value that the template needs is missing, the key is empty. The parts have no origins; but if all records belong to one
-    /// part, the batch is returned unchanged and is not copied.
+    /// value that the template needs is missing, the key is empty. The parts have no origins (the chunks or file ranges from which
+    /// the records came). But if all records belong to one part, the batch is returned unchanged and is not copied.
     pub fn split(&mut self, batch: Batch, parts: usize, pool: &Pool) -> Vec<(usize, Batch)> {
         let parts = parts.max(1);
         if parts == 1 {
@@ -167,7 +167,7 @@ struct Places<'b> {
     parts: Vec<Part>,
     /// If the number of parts is a power of two, the mask that gives the remainder of a hash.
     mask: Option<u64>,
-    /// The part of the first record. No record is copied until one of another part is found.
+    /// The part of the first record. No record is copied until a record of another part is found.
     first: usize,
     is_divided: bool,
     /// For each record: the number of its part, and its end offset in the body.
@@ -243,7 +243,7 @@ impl<'b> Places<'b> {
     /// Begins a part with a copy of these bytes of the batch.
     #[inline(never)]
     fn begin(&mut self, part: usize, bytes: Range<usize>) {
-        // A little more than an equal share. Buffers grow if keys are spread unequally.
+        // The capacity is a little more than an equal share. The buffer grows if keys are spread unequally.
         let share = self.body.len() / self.parts.len();
         let mut body = self.pool.take(bytes.len().max(share + share / 4));
         body.extend_from_slice(self.body.get(bytes).unwrap_or_default());

@@ -25,8 +25,8 @@ pub(super) struct Gauges {
     used: Meter,
     limit: Meter,
     backlog: Meter,
-    /// A lower bound of the receive time of the oldest record that some consumer has not settled, in seconds since 1970; 0 without such a
-    /// record.
+    /// A lower bound of the receive time of the oldest record that at least one consumer has not settled, in seconds since 1970; 0 if every
+    /// consumer has settled all records.
     oldest: Meter,
     repeats: Meter,
     ids: Meter,
@@ -36,7 +36,7 @@ pub(super) struct Gauges {
     directory: PathBuf,
     /// When the free space was last requested. Each request is a system call.
     asked: Option<Instant>,
-    /// Backlog and age of each consumer, among the meters of its sink.
+    /// The backlog and age of each consumer. These gauges belong to the meters of the consumer's sink.
     consumers: Vec<Behind>,
 }
 
@@ -88,7 +88,7 @@ impl Gauges {
         }
     }
 
-    /// Removes a consumer.
+    /// Removes the gauges of a consumer, and sets its backlog to 0.
     pub(super) fn forget(&mut self, consumer: &str) {
         let gone = self.consumers.iter().filter(|it| it.name == consumer);
         gone.for_each(|behind| behind.backlog.set(0));
@@ -101,13 +101,13 @@ impl Gauges {
             return;
         }
         self.asked = Some(Instant::now());
-        // A directory that is missing is reported as a condition.
+        // An error is ignored, because a missing directory is reported as a condition of the channel.
         if let Ok(space) = self.disk.space(&self.directory) {
             self.free.set(space.free);
         }
     }
 
-    /// Sets all gauges, and reports records that no sink takes.
+    /// Sets all gauges, and warns about records whose tag no sink takes.
     pub(super) fn set(&mut self, log: &mut Log, reporter: &Reporter) {
         self.used.set(log.used_bytes());
         self.limit.set(log.options().size_max);
@@ -123,7 +123,7 @@ impl Gauges {
             backlog.set(bytes);
             most = bytes.max(most);
             age.set(log.oldest_of(name).map(|oldest| {
-                // The wall clock may have jumped back.
+                // The difference is negative if the wall clock has jumped back.
                 let nanoseconds = u64::try_from(now.0.saturating_sub(oldest.0));
                 Duration::from_nanos(nanoseconds.unwrap_or(0))
             }));

@@ -36,7 +36,7 @@ impl LossReport {
         }
     }
 
-    /// Raises the condition if a loss is not accepted.
+    /// Raises the condition if at least one loss is not accepted.
     pub(super) fn report(&self) {
         let open = self.losses.open();
         if open.is_empty() {
@@ -71,8 +71,8 @@ impl LossReport {
         self.report();
     }
 
-    /// Compares the position that a sink has committed with the end of the channel. Returns the position after which the sink continues. It
-    /// is at most `end`: after a higher one, the sink would miss the batches that are kept next.
+    /// Compares the position that a sink has committed with the end of the channel. Returns the position after which the sink continues.
+    /// This position is at most `end`, because after a higher position the sink would miss the batches that are kept next.
     pub(super) fn check(&self, sink: &str, committed: Position, end: Position) -> Position {
         if committed <= end {
             return committed;

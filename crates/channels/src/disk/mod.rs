@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> [keep] -> [read back] -> process -> encode -> write -> settle`
 //!
-//! `log` is the log itself, without threads or a clock. writer.rs drives it on its own thread, behind a queue that is bounded in bytes, and
-//! settles the tokens of kept groups. reader.rs is a consumer's view of the log. README.md says what the channel promises.
+//! `log` is the log itself, without threads or a clock. writer.rs drives the log on its own thread, behind a queue that is bounded in
+//! bytes, and settles the tokens of kept groups. reader.rs is a consumer's view of the log. README.md says what the channel promises.
 
 mod gauges;
 mod keep_clock;
@@ -240,7 +240,7 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// Creates the directories above the channel's, and makes their names durable.
+/// Creates the directories above the directory of the channel, and makes their names durable.
 fn create_parents(directory: &Path) -> Result<(), Failure> {
     let missing: Vec<&Path> = directory
         .ancestors()

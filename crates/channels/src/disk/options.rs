@@ -20,11 +20,11 @@ const QUEUE_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Config {
-    /// Disk space that the channel may use. When it is full, sources stop reading until a consumer has settled more.
+    /// Disk space that the channel may use. When the channel is full, sources stop reading until a consumer has settled more.
     size_max: Size,
-    /// When to sync, which decides what an acknowledgement means. `batch`: the records survive a power cut. A time such as `1s`: they
-    /// survive SIGKILL, and a power cut loses at most those of the last second. `never`: they survive SIGKILL, and a power cut loses all
-    /// that the system has not written yet. Default: `batch`.
+    /// When to sync, which decides what an acknowledgement means. `batch`: the records survive a power cut. A time such as `1s`: the
+    /// records survive SIGKILL, and a power cut loses at most the records of the last second. `never`: the records survive SIGKILL, and a
+    /// power cut loses all records that the system has not written yet. Default: `batch`.
     sync: SyncOption,
     /// The window in which repeated chunks are recognized.
     dedupe: DedupeOption,
@@ -52,7 +52,7 @@ struct DedupeOption {
     /// How long to remember a chunk id.
     age: Period,
     /// Handling of chunks whose id is a hash of their content (Fluent Bit): `prove` treats such a chunk as a repeat only
-    /// if the connection of the first copy broke; `store` stores every one, including repeats.
+    /// if the connection of the first copy broke; `store` stores every such chunk, including repeats.
     content_ids: ContentIds,
 }
 

@@ -111,8 +111,8 @@ impl Queue {
         }
     }
 
-    /// Waits for room for a group, and returns the bytes taken; `None` after the writer has stopped. A group that is larger than the
-    /// queue takes all of it.
+    /// Waits for room for a group, and returns the bytes taken; `None` after the writer has stopped. A group that is larger than the queue
+    /// takes all the room.
     async fn take_room(&self, group_bytes: usize) -> Option<usize> {
         loop {
             let bytes = group_bytes.min(self.room_bytes.load(Ordering::Relaxed));
@@ -123,7 +123,8 @@ impl Queue {
         }
     }
 
-    /// Waits for permits. Returns `None` if a resize has made the queue smaller than that, because it would never have this many permits.
+    /// Waits for `permits` permits. Returns `None` if a resize has left the queue with fewer permits in total, because then the wait would
+    /// never end.
     async fn acquire(&self, permits: u32) -> Option<Result<(), AcquireError>> {
         let mut acquire = pin!(self.room.acquire_many(permits));
         let first = poll_fn(|cx| Poll::Ready(self.poll_if_fits(permits, acquire.as_mut(), cx)));
@@ -135,8 +136,8 @@ impl Queue {
     }
 
     /// Polls for permits; returns `None` if the queue is too small for them. [`Queue::resize`] holds the same lock, so it cannot run
-    /// between the check and the poll. After the poll it cannot take permits away from this producer, because the semaphore gives free
-    /// permits to the first waiter.
+    /// between the check and the poll. After the poll, a resize cannot take permits away from this producer, because the semaphore gives
+    /// free permits to the first waiter.
     fn poll_if_fits<F: Future>(
         &self,
         permits: u32,
@@ -184,7 +185,7 @@ impl Queue {
         std::mem::take(&mut self.lock().requests)
     }
 
-    /// Changes the size of the queue. It shrinks at most by the room that is free now.
+    /// Changes the size of the queue. The queue shrinks at most by the room that is free now.
     pub(super) fn resize(&self, bytes_max: usize) {
         let _waiting = self.lock();
         let (old, new) = (
@@ -206,7 +207,7 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Closes the queue without waiting for space: wakes senders that wait for room in it, and the writer if it waits for space in
+    /// Closes the queue and ends all waiting: wakes the producers that wait for room in the queue, and the writer if it waits for space in
     /// the log.
     pub(super) fn give_up_waiting(&self) {
         let mut waiting = self.lock();

@@ -120,7 +120,7 @@ impl Reader for DiskReader {
     }
 
     fn hurry(&self) -> bool {
-        // The writer may be waiting for space for its next segment, which the next checkpoint would free.
+        // The writer may be waiting for space for its next segment. The next checkpoint would free this space.
         self.reader.used_bytes() >= self.reader.size_max() / 4 * 3
     }
 }

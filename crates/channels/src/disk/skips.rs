@@ -19,7 +19,7 @@ const SUMMARY: Duration = Duration::from_secs(10);
 /// The condition is cleared after the consumer stayed within half of its limit for this long, with nothing skipped.
 const CALM: Duration = Duration::from_secs(10);
 
-/// The consumers of a channel that may skip.
+/// The consumers of a channel for which batches may be skipped.
 pub(super) struct Skips(Vec<Skipper>);
 
 struct Skipper {

@@ -4,7 +4,7 @@
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! While the writer writes and syncs, the groups of the next commit collect in the queue. Under load, commits are large and groups share
-//! the cost of a sync; on an idle stream no group is delayed. A token is settled when its group is kept, and never before.
+//! the cost of a sync. With little traffic, no group is delayed. A token is settled when its group is kept, and never before.
 
 use std::{
     collections::VecDeque,
@@ -52,7 +52,8 @@ struct Writer {
     log: Log,
     clock: KeepClock,
     queue: Arc<Queue>,
-    /// The tokens of groups that are not kept yet, each with the seq (sequence number) of the last frame that must be kept first.
+    /// The tokens of groups that are not kept yet, each with a seq (sequence number): the group is kept once all frames up to this seq are
+    /// kept.
     waiting: VecDeque<(u64, Token)>,
     maker: SegmentMaker,
     reporter: Reporter,
@@ -230,8 +231,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Keeps everything that is staged, and waits until there is space. Returns false if a stop ended the wait: then the frames without
-    /// space were dropped, and nothing more may be staged.
+    /// Keeps everything that is staged, and waits until there is space. Returns false if a stop ended the wait: then the frames for which
+    /// there was no space were dropped, and nothing more may be staged.
     fn keep(&mut self) -> Result<bool, Error> {
         let started = Instant::now();
         loop {

@@ -32,8 +32,8 @@ impl World {
         }
     }
 
-    /// Checks after a start that all kept batches still exist, except those that the option `sync` does not protect, and that the offsets
-    /// of tailed files match the existing batches.
+    /// Checks after a start that all kept batches still exist, except those that the option `sync` does not protect. Also checks that the
+    /// offsets of tailed files match the existing batches.
     pub fn audit_start(&mut self, kind: Crash, crashed_at: Time) {
         if !self.setting.audit {
             return;

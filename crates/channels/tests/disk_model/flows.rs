@@ -20,7 +20,7 @@ pub struct Sender {
     pub connection: u64,
     /// The number of chunks that were created.
     pub made: usize,
-    /// The number of chunks that were acknowledged on earlier connections or sent on this one.
+    /// The number of chunks that were acknowledged on earlier connections, or sent on the current one.
     pub sent: usize,
     /// The number of chunks that were acknowledged.
     pub acked: usize,

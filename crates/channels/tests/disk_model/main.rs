@@ -1,8 +1,8 @@
 //! The disk channel against a model: random work and faults, and crashes at random times and in every disk call.
 //!
-//! In every run an acknowledged chunk is delivered exactly once to a sink that stores its own position, and at least once to any other. A
-//! tailed file is delivered byte for byte, the lines of each sender and file arrive in order, and no position ever has two contents. With
-//! `sync: 1s` a power cut loses at most the last second, and only the end of the log.
+//! In every run an acknowledged chunk is delivered exactly once to a sink that stores its own position, and at least once to any other
+//! sink. A tailed file is delivered byte for byte, the lines of each sender and file arrive in order, and no position ever has two
+//! contents. With `sync: 1s` a power cut loses at most the last second, and only the end of the log.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! A sink. Its committed lines survive every crash, and so does its position.
+//! A sink. Its committed lines and its position survive every crash.
 
 use std::collections::HashMap;
 

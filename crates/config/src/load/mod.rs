@@ -181,7 +181,7 @@ fn part_of(
     Some(node)
 }
 
-/// Merges the map of one file into that of the earlier files: sections, and blocks of settings, entry by entry.
+/// Merges the map of one file into the map of the earlier files. Sections and blocks of settings are merged entry by entry.
 fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
     let (Value::Map(into), Value::Map(from)) = (&mut all.value, part.value) else {
         return all;

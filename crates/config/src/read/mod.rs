@@ -1,8 +1,8 @@
 //! Reads a text as a node, and a node as a Rust type, and reports all problems together.
 //!
 //! serde stops at the first error. So the error is recorded, the option that caused it is marked invalid in a copy of the tree, and
-//! the copy is read again, until no new error turns up. When a read reaches an invalid option, it gets a stand-in of the type that
-//! the option has. If the type accepts no stand-in, the option is removed, and the error about the missing option is not reported.
+//! the copy is read again, until no new error turns up. When a read reaches an invalid option, the option gets a stand-in: a valid
+//! value of its type. If there is no such value, the option is removed, and the error about the missing option is not reported.
 //! A read that used a stand-in never succeeds.
 
 mod error;
@@ -69,7 +69,7 @@ impl Node {
         Err(reading.problems)
     }
 
-    /// Removes the options that `T` knows from this map and reads them. For options that many nodes share.
+    /// Removes from this map the options that `T` knows, and reads them as a `T`. Use it for options that many nodes share.
     ///
     /// `T` must be a struct that derives `Deserialize`, without `flatten`.
     pub fn take_part<T: DeserializeOwned>(&mut self) -> Result<T, Vec<Problem>> {
@@ -93,7 +93,7 @@ struct Reading {
     /// The kind of the names in the tree's own map: usually options; at the top of the configuration, settings.
     names: Word,
     problems: Vec<Problem>,
-    /// The place of all stand-ins, which identifies them; `None` before the first one.
+    /// The place that all stand-ins have, and by which they are recognized; `None` before the first stand-in.
     stand_in: Option<Place>,
     /// Options that were removed because they accept no stand-in.
     removed: HashSet<Vec<Step>>,

@@ -1,7 +1,7 @@
 //! serde's view of a node: a `Deserializer` that tracks the path to every part, so that an error knows its place.
 //!
-//! A value that was already reported ([`Value::Invalid`]) ends the read with [`Kind::Invalid`], which has a stand-in of the
-//! requested type. The caller inserts the stand-in and reads again.
+//! A value that was already reported ([`Value::Invalid`]) ends the read with [`Kind::Invalid`], which has a stand-in: a valid
+//! value of the requested type. The caller replaces the invalid value by the stand-in and reads again.
 
 use serde::Deserializer;
 use serde::de::{
@@ -78,8 +78,8 @@ impl<'a> NodeReader<'a> {
     }
 }
 
-/// Reads a text for an option that does not request a text. An unquoted text with a substitution is read as the type that it looks like,
-/// any other text as a text.
+/// Reads a text for an option that does not request a text. An unquoted text that contains a substitution is read as the type that it
+/// looks like. Any other text is read as a text.
 fn typed_text<'de, V: Visitor<'de>>(text: &Text, visitor: V) -> Result<V::Value, ReadError> {
     match text.typed_by_reader {
         true => match scalar::plain(&text.text) {
@@ -110,7 +110,7 @@ fn empty_map() -> Value {
     Value::Map(Map::default())
 }
 
-/// One method per type hint: `$inner` reads the node, `$stand_in` is a value of that type.
+/// Defines one method for each type that serde can request: `$inner` reads the node, `$stand_in` is a value of that type.
 macro_rules! read_as {
     ($inner:ident, $stand_in:expr; $($method:ident($($arg:ident: $type:ty),*))*) => {$(
         fn $method<V: Visitor<'de>>(self, $($arg: $type,)* visitor: V) -> Result<V::Value, ReadError> {

@@ -33,7 +33,7 @@ impl Librdkafka {
         })
     }
 
-    /// Returns the oldest decision of the group (partitions assigned or revoked) that was not reported to the source yet.
+    /// Returns the oldest decision of the group that the source has not received yet: partitions were assigned or revoked.
     fn rebalance(&self) -> Option<Polled> {
         let mut heard = self.consumer.context().heard();
         if heard.rebalances.is_empty() {
@@ -218,8 +218,8 @@ impl Consumer for Librdkafka {
         loop {
             let polled = self.consumer.poll(wait);
             if let Some(decided) = self.rebalance() {
-                // A record that arrives together with a decision belongs to a partition that was assigned earlier, so it is
-                // delivered first.
+                // A record that arrives together with a decision belongs to a partition that was assigned earlier, so the record is
+                // delivered before the decision.
                 if let Some(Ok(message)) = &polled {
                     give(message, take);
                 }
@@ -274,7 +274,7 @@ impl Consumer for Librdkafka {
     }
 
     fn close(&mut self) {
-        // Closing revokes all partitions. With `leaving`, these decisions are accepted immediately.
+        // Closing revokes all partitions. `leaving` makes `Context` accept these revocations immediately.
         self.consumer.context().heard().leaving = true;
         self.consumer.unsubscribe();
     }

@@ -1,4 +1,4 @@
-//! Events that librdkafka reports from its own threads, stored until they are polled.
+//! Events that librdkafka reports in callbacks, stored until the consumer fetches them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +22,8 @@ pub(super) struct Heard {
     pub(super) complaint: Option<String>,
     /// Decisions of the group: true = assigned, false = revoked.
     pub(super) rebalances: Vec<(bool, Vec<Partition>)>,
-    /// The consumer is leaving: decisions of the group are accepted immediately, because librdkafka waits for that before it ends.
+    /// The consumer is leaving: decisions of the group are answered immediately, because librdkafka waits for the answers before it
+    /// ends.
     pub(super) leaving: bool,
 }
 
@@ -50,7 +51,7 @@ impl ClientContext for Context {
 }
 
 impl ConsumerContext for Context {
-    /// Only stores the decision. The source polls it, and answers it after it has committed its offsets.
+    /// Only stores the decision. The source polls it, commits its offsets, and then answers the decision.
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,
@@ -89,7 +90,7 @@ pub(super) fn agree(
         consumer.rebalance_protocol(),
         RebalanceProtocol::Cooperative
     );
-    // A failure here means that there is nothing to release.
+    // A failure means that there is nothing to release. The decision is then answered with `unassign`.
     let agreed = match (cooperative, dealt) {
         (true, true) => consumer.incremental_assign(&TopicPartitionList::new()),
         (true, false) => consumer.incremental_unassign(partitions),

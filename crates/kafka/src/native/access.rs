@@ -8,7 +8,7 @@ use crate::{Auth, Error, Kind, ProducerOptions, Tls};
 
 /// The settings that a connection needs.
 pub(super) struct Access {
-    /// `host:port`.
+    /// The bootstrap brokers, each as `host:port`.
     pub(super) brokers: Vec<String>,
     pub(super) client: String,
     pub(super) tls: Option<Arc<ClientConfig>>,
@@ -43,7 +43,7 @@ impl Access {
     }
 }
 
-/// Adds Kafka's default port if there is none.
+/// Adds Kafka's default port if the address has no port.
 fn with_port(broker: &str) -> String {
     let broker = broker.trim();
     let name = broker.rsplit_once(']').map_or(broker, |(_, rest)| rest);

@@ -4,9 +4,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! A record is in one batch or one staging list until it is acknowledged or reported as failed. The batches of a partition are sent
-//! in order and one at a time. So a rejected batch leaves no gap in the sequence numbers, and a batch without an answer is retried
-//! with the same numbers. Records of a topic whose partitions are not known yet are staged.
+//! An accepted record is in one batch until it is acknowledged or reported as failed. If the partitions of its topic are not known
+//! yet, it is staged first: it waits in a list of the topic. The batches of a partition are sent in order and one at a time. So a
+//! rejected batch leaves no gap in the sequence numbers, and a batch without an answer is retried with the same numbers.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -26,7 +26,7 @@ use crate::{Error, Failed, Kind, Outgoing, ProducerOptions, Record};
 /// The accumulator, shared by both threads.
 pub(super) struct SharedAccumulator {
     state: Mutex<Accumulator>,
-    /// Wakes the sink's thread: a record has its outcome.
+    /// Wakes the sink's thread: a record was acknowledged or has failed.
     pub(super) progress: Condvar,
     /// Wakes the producer's thread: there is work.
     pub(super) work: Notify,
@@ -58,15 +58,16 @@ pub(super) struct Accumulator {
     linger: Duration,
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
-    /// Topics with partitions are never removed, because their sequence numbers must not restart. The cluster limits their number. A
-    /// topic that does not exist is evicted with its records. Otherwise names sent by peers could fill the memory.
+    /// Topics with known partitions are never removed, because the sequence numbers of a partition must not restart. There are at most
+    /// as many of them as the cluster has topics. A topic that does not exist is evicted with its records; otherwise, topic names that
+    /// peers send could fill the memory.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
     /// The indexes of evicted topics, for reuse.
     vacant: Vec<usize>,
     /// The partitions that have records.
     pub(super) active: BTreeSet<Place>,
-    /// The topics with records and without known partitions.
+    /// The topics that have records but no known partitions.
     pub(super) wanting: BTreeSet<usize>,
     /// The state of the open transaction at its coordinators.
     pub(super) registered: Registered,
@@ -91,9 +92,9 @@ pub(super) struct Accumulator {
 /// The state of the open transaction at its coordinators.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Registered {
-    /// At least one partition was added.
+    /// At least one partition was added to the transaction.
     pub(super) partitions: bool,
-    /// The consumer group was added.
+    /// The consumer group of the sink's position was added to the transaction.
     pub(super) group: bool,
     /// The sink's position was stored at the group's coordinator.
     pub(super) position: bool,
@@ -176,8 +177,8 @@ impl Accumulator {
         self.topics.get_mut(topic)?.partitions.get_mut(partition)
     }
 
-    /// Appends the records from index `from` on. Returns how many were accepted, and whether the next one exceeds the
-    /// record size.
+    /// Appends the records from index `from` on. Returns how many records were accepted, and whether the next record exceeds
+    /// the size limit of a record.
     pub(super) fn append_all(
         &mut self,
         outgoing: &Outgoing,
@@ -352,7 +353,8 @@ impl Accumulator {
         let (linger, pressed) = (self.linger, self.bytes >= self.buffer_bytes / 2);
         let partition = self.partition(place)?;
         let due = partition.open.as_ref()?.since + linger;
-        // `pressed`: half of the buffer is used, so the sink may wait for space. The batch is sent before its linger is over.
+        // `pressed`: half of the buffer is used, so the sink may be waiting for space. If no other batch of the partition is ready,
+        // this one is then sent before its linger time is over.
         if due <= now || (pressed && partition.ready.is_empty()) {
             partition.close();
             if self
@@ -367,7 +369,7 @@ impl Accumulator {
         Some(due)
     }
 
-    /// Removes a partition without records from the active ones.
+    /// Removes a partition from the active ones if it has no records.
     pub(super) fn retire_if_idle(&mut self, place: Place) {
         let idle = self
             .partition(place)
@@ -535,7 +537,7 @@ impl Accumulator {
         Some(next)
     }
 
-    /// Fails the staged records of a topic, and evicts it if its partitions are not known.
+    /// Fails the staged records of a topic, and evicts the topic if its partitions are not known.
     pub(super) fn unstage(&mut self, topic: usize, error: &Error) {
         let Some(found) = self.topics.get_mut(topic) else {
             return;

@@ -4,8 +4,9 @@
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! Source: "Message Format" in the documentation of Apache Kafka, `DefaultRecordBatch.java`. A head of 61 bytes is
-//! followed by the records, each preceded by its length. Times and offsets are relative to the first record; integers are zigzag
-//! varints. A record is copied once, into the batch. Checksum (CRC-32C) and compression cover the whole batch when it is sealed.
+//! followed by the records, each preceded by its length. In a record, times and offsets are relative to the first record of the
+//! batch, and integers are zigzag varints. A record is copied once, into the batch. Sealing a batch compresses its records and
+//! computes its checksum (CRC-32C).
 
 use crc_fast::{CrcAlgorithm, checksum};
 
@@ -80,7 +81,7 @@ impl Builder {
     where
         H: Iterator<Item = (&'h [u8], &'h [u8])> + Clone,
     {
-        // Length, attributes, time, offset; key, value and the count of headers.
+        // The length, the attributes, the time, the offset, the lengths of key and value, and the count of headers.
         let framing = 5 + 1 + 10 + 5 + 5 + 5 + 5;
         let headers = parts.headers.clone();
         let headers: usize = headers
@@ -150,11 +151,11 @@ impl Builder {
             attributes |= TRANSACTIONAL;
         }
         let mut head = Vec::with_capacity(HEAD);
-        // The offset of the first record, which the broker sets. The length of what follows.
+        // The offset of the first record (0, because the broker sets it), then the length of the rest.
         head.extend_from_slice(&0_i64.to_be_bytes());
         let length = i32::try_from(out.len() - 12).unwrap_or(i32::MAX);
         head.extend_from_slice(&length.to_be_bytes());
-        // The leader's epoch (unknown), the version, the checksum.
+        // The leader's epoch (unknown), the version, and four bytes for the checksum, which is computed last.
         head.extend_from_slice(&(-1_i32).to_be_bytes());
         head.push(2);
         head.extend_from_slice(&[0; 4]);
@@ -258,9 +259,9 @@ mod tests {
 
     /// Written by hand from the documentation of the format. Numbers are zigzag varints: 28 encodes 14.
     const RECORDS: &[u8] = &[
-        // Length 14, attributes, time and offset +0, key, value, one header.
+        // The first record: length 14, attributes, time and offset +0, key, value, one header.
         28, 0, 0, 0, 2, b'k', 6, b'o', b'n', b'e', 2, 2, b'h', 2,
-        b'v', // Length 9, time -2, offset +1, no key, no header.
+        b'v', // The second record: length 9, attributes, time -2, offset +1, no key, value, no header.
         18, 0, 3, 2, 1, 6, b't', b'w', b'o', 0,
     ];
 

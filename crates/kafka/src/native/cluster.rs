@@ -22,10 +22,10 @@ use super::{
 };
 use crate::Error;
 
-/// The pause after a retriable answer.
+/// The pause before a request is retried.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
-/// Initial timeout for a request that another broker can answer as well. It grows with every attempt, in case all brokers are slow,
-/// up to the timeout of the connection.
+/// Initial timeout for a request that another broker can answer as well. It grows with every attempt, in case all brokers are slow;
+/// in the end, the timeout of the connection is shorter.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The back-off before a broker is reconnected: first and longest.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -38,8 +38,8 @@ pub(super) struct Cluster {
     controller: Cell<i32>,
     links: RefCell<HashMap<String, Rc<Mutex<Link>>>>,
     coordinators: RefCell<HashMap<(Coordinates, String), String>>,
-    /// The index of the broker that receives the requests that any broker can answer. A failed request moves it to the next
-    /// broker.
+    /// The index of the broker for requests that any broker can answer. A failed request increments it, so the next broker
+    /// gets the next attempt.
     turn: Cell<usize>,
 }
 
@@ -107,7 +107,7 @@ impl Cluster {
         self.at(&address).await
     }
 
-    /// The connection to the broker that currently receives the requests that any broker can answer.
+    /// The connection to the broker that currently gets requests that any broker can answer.
     pub(super) async fn any(&self) -> Result<Rc<Connection>, Fault> {
         let mut all: Vec<String> = self.brokers.borrow().values().cloned().collect();
         all.sort_unstable();

@@ -1,6 +1,6 @@
 //! The error codes of brokers: their names, and how to handle them.
 //!
-//! Source: `Errors.java` of Apache Kafka; the codes that a producer can receive.
+//! Source: `Errors.java` of Apache Kafka. The table holds the codes that a producer can receive.
 
 use crate::{Error, Kind};
 

@@ -1,7 +1,7 @@
 //! Compression of the records of a batch.
 //!
-//! gzip (RFC 1952); Snappy in its raw format, which brokers and consumers accept and librdkafka has written for years;
-//! the frame format of LZ4 with independent blocks; zstd (RFC 8878).
+//! The formats are: gzip (RFC 1952); Snappy in its raw format, which brokers and consumers accept and librdkafka has written
+//! for years; LZ4 in its frame format, with independent blocks; zstd (RFC 8878).
 
 use std::io::{self, Write as _};
 

@@ -1,7 +1,7 @@
 //! A connection to one broker: TLS, protocol versions, authentication, then requests and their answers in order.
 //!
 //! Source: the protocol guide of Apache Kafka. A broker answers in the order of the requests, so the next answer
-//! belongs to the oldest request. Memory is bounded: the buffer of a frame grows as its bytes arrive, up to
+//! belongs to the oldest request. Memory is bounded: the buffer of an answer grows as its bytes arrive, up to
 //! [`ANSWER_MAX`].
 
 use std::{
@@ -33,7 +33,7 @@ use crate::Mechanism;
 const ANSWER_MAX: u64 = 64 << 20;
 /// Timeout for connecting, including TLS and authentication.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Timeout for an answer; requests pass it to the broker.
+/// Timeout for an answer. A Produce request also passes it to the broker, as the time that a write may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// The most requests that wait to be written.
 const QUEUE: usize = 16;
@@ -205,7 +205,7 @@ impl Connection {
         Fault(format!("{}: {text}", self.address))
     }
 
-    /// The head of a request, which the body follows. [`Connection::send`] sets its length.
+    /// Makes the head of a request; the caller appends the body. [`Connection::send`] sets the length in the head.
     pub(super) fn head(&self, key: i16, version: i16) -> Vec<u8> {
         let mut out = vec![0; 4];
         let correlation = self.next.get();
@@ -217,8 +217,8 @@ impl Connection {
         out
     }
 
-    /// Sends a request in pieces, the first of which begins with its [`head`](Self::head), and returns the body of the
-    /// answer. Requests are sent in the order in which their heads were made.
+    /// Sends a request in pieces, and returns the body of the answer. The first piece begins with the request's
+    /// [`head`](Self::head). Requests are sent in the order in which their heads were made.
     pub(super) async fn send(&self, mut pieces: Vec<Piece>) -> Result<Vec<u8>, Fault> {
         let bytes: usize = pieces.iter().map(|piece| piece.bytes().len()).sum();
         if let Some(Piece::Own(first)) = pieces.first_mut()

@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! [`Engine::dispatch`] starts all possible work whenever something has changed. Everything that waits for a broker is
-//! a separate task. Batches are sealed here, so that checksums and compression do not delay the sink's thread.
+//! [`Engine::dispatch`] starts all possible work whenever something has changed. All work that waits for a broker runs in
+//! separate tasks. Batches are sealed on this thread, so that checksums and compression do not delay the sink's thread.
 
 use std::{
     cell::{Cell, RefCell},
@@ -40,7 +40,7 @@ use crate::{Error, Kind, ProducerOptions};
 
 /// The most requests in flight to one broker. A broker answers in order, so a slow request delays all later ones.
 const FLIGHTS_MAX: usize = 5;
-/// No further batch is added to a request beyond this size.
+/// Once a request has reached this size, no further batch is added to it.
 const REQUEST_BYTES: usize = 8 << 20;
 /// The age at which a topic's partitions are looked up again.
 const METADATA_AGE: Duration = Duration::from_secs(300);
@@ -48,9 +48,9 @@ const METADATA_AGE: Duration = Duration::from_secs(300);
 pub(super) struct Engine {
     session: Rc<Session>,
     lookups: Rc<Lookups>,
-    /// The task of the current order: a request, such as a commit, that the sink's thread waits for.
+    /// The task that runs the current order. An order is a request that the sink's thread waits for, such as a commit.
     order: RefCell<Option<AbortHandle>>,
-    /// Set when a task has panicked, because its work may be incomplete.
+    /// Set when a task has panicked. The engine then ends, because the work of the task may be incomplete.
     broken: Cell<bool>,
 }
 
@@ -147,7 +147,7 @@ impl Engine {
         spawn_local(watched).abort_handle()
     }
 
-    /// Starts all work that is possible now. Returns when to call it again if nothing changes earlier.
+    /// Starts all work that is possible now. Returns when the next call is due if nothing changes earlier.
     fn dispatch(self: &Rc<Self>) -> Option<Instant> {
         let now = Instant::now();
         let mut plan = Plan::default();
@@ -306,8 +306,8 @@ impl Engine {
 
     fn handle(&self, state: &mut Accumulator, place: Place, serial: u64, answer: Produced) {
         let code = answer.error;
-        // If the batch was sent before, it is already written, and the earlier answer was lost. Otherwise another producer
-        // has used the sequence numbers.
+        // `DUPLICATE_SEQUENCE_NUMBER`: if the batch was sent before, an earlier attempt has written it, and the answer was
+        // lost. Otherwise another producer has used the sequence numbers.
         let repeated = code == codes::DUPLICATE_SEQUENCE_NUMBER && state.is_repeated(place, serial);
         if code == codes::NONE || repeated {
             return state.succeed(place, serial);

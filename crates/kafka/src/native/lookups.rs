@@ -75,7 +75,7 @@ impl Lookups {
             let (state, wanted) = (self.session.shared.lock(), self.wanted.borrow());
             let topics = wanted.iter().filter_map(|topic| state.topics.get(*topic));
             let names = topics.map(|topic| topic.name.as_ref().to_owned());
-            // Some may have been evicted in the meantime.
+            // A topic that was evicted in the meantime has an empty name.
             names.filter(|name| !name.is_empty()).collect()
         };
         let cluster = self

@@ -4,17 +4,17 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> settle`
 //!
-//! - [`accumulator`] holds the records that were accepted: `partitions`, `batch` (the broker's format), `partitioner`,
+//! - [`accumulator`] holds the accepted records. It uses `partitions`, `batch` (the broker's format), `partitioner` and
 //!   `compress`.
-//! - [`engine`] is the thread that sends them, with `session` (the state that its tasks share), `lookups` (the data that sending
-//!   needs), `cluster` and `connection` (the brokers), `messages` and `wire` (the protocol), `codes` (the brokers' errors),
-//!   `access` and `sasl` (authentication).
+//! - [`engine`] is the thread that sends these records. It uses `session` (the state that its tasks share), `lookups` (the data
+//!   that sending needs), `cluster` and `connection` (the brokers), `messages` and `wire` (the protocol), `codes` (the brokers'
+//!   errors), `access` and `sasl` (authentication).
 //! - `transaction` runs the requests that the sink waits for.
 //!
-//! The producer is always idempotent, with `acks=all`. A partition has at most one batch in flight, which is retried
-//! with its own sequence numbers until a broker reports the outcome. If the outcome stays unknown, its sequence numbers
-//! are never reused: the producer fails from then on. So as long as the producer lives, the records of a partition are
-//! written once and in order; with transactions, this also holds across later producers with the same transactional id.
+//! The producer is always idempotent, with `acks=all`. A partition has at most one batch in flight. This batch is retried
+//! with the same sequence numbers until a broker reports the outcome. If the outcome stays unknown, the sequence numbers are
+//! never reused: all later batches of the partition fail with [`Kind::Fatal`]. So one producer writes the records of a
+//! partition once and in order. With transactions, this also holds across later producers with the same transactional id.
 
 mod access;
 mod accumulator;

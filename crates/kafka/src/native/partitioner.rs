@@ -1,7 +1,7 @@
 //! The partition of a record, by its key.
 //!
-//! Sources: Kafka's `Utils.murmur2` and `BuiltInPartitioner.java`; librdkafka's `rdkafka_msg.c` for the others. The
-//! caller chooses the partition of records without a key: they stay together for a batch.
+//! Sources: Kafka's `Utils.murmur2` and `BuiltInPartitioner.java`; librdkafka's `rdkafka_msg.c` for the other hashes. For
+//! records without a key, the caller chooses the partition: all of them go to one partition until its batch is full or due.
 
 use crc_fast::{CrcAlgorithm, checksum};
 use schemars::JsonSchema;

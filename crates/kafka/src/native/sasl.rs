@@ -1,4 +1,4 @@
-//! SCRAM authentication: the client proves that it knows the password without sending it, and so does the broker.
+//! SCRAM authentication: client and broker prove to each other that they know the password, and neither of them sends it.
 //!
 //! Sources: RFC 5802, RFC 7677 (SHA-256); Kafka also supports SHA-512. Names and passwords are used unchanged (no
 //! SASLprep), as in other Kafka clients.
@@ -15,7 +15,7 @@ use ring::{
 
 use crate::Mechanism;
 
-/// The most iterations that are accepted. Kafka's own limit is 16384; no server has a reason for more work than this.
+/// The most iterations that are accepted. Kafka's own limit is 16384, so no server has a reason to ask for more than this.
 const ROUNDS_MAX: u32 = 1_000_000;
 
 /// One authentication exchange.
@@ -32,8 +32,8 @@ pub(super) struct Scram {
 impl Scram {
     pub(super) fn new(mechanism: Mechanism, user: &str, password: &str) -> Self {
         let mut random = [0; 24];
-        // The error is ignored: if the system's random generator fails, TLS does not work either. The worst effect of a nonce of zeros is that the
-        // exchange is rejected or can be replayed.
+        // The error is ignored: if the system's random generator fails, TLS does not work either. The worst effect of a nonce
+        // of zeros is that the exchange is rejected or can be replayed.
         let _ = SystemRandom::new().fill(&mut random);
         Self::with_nonce(mechanism, user, password, BASE64.encode(random))
     }

@@ -93,7 +93,7 @@ fn a_partition_has_one_batch_in_flight_and_its_sequence_numbers_have_no_gaps() {
     // A late answer is ignored.
     state.succeed((0, 0), first);
     assert_eq!(state.records, 3);
-    // A rejected batch was not written: the next batch gets its sequence numbers.
+    // The broker did not write the rejected batch, so the next batch gets the same sequence numbers.
     let (second, sequence, _) = send(&mut state).unwrap();
     assert_eq!(sequence, 2);
     state.fail((0, 0), second, true, |at| {
@@ -170,7 +170,7 @@ fn sequence_numbers_with_an_unknown_outcome_are_never_reused() {
     state.fail((0, 0), third, false, refused);
     assert!(uncertain(&mut state));
     state.renumber();
-    // `take_back` fails batches: one that was sent may have been written; one that was not sent cannot have been.
+    // `take_back` fails all batches. A batch that was sent may have been written; a batch that was never sent cannot.
     state.take_back(None, &refused(0));
     assert!(!uncertain(&mut state));
     state.append_all(&outgoing(5, 1, None), 0, now);

@@ -1,4 +1,4 @@
-//! Access to the interface: hosts, origins, tokens, certificates, roles.
+//! Access to the HTTP interface: hosts, origins, tokens, certificates, roles.
 //!
 //! A request passes four checks. Its `Host` must be a name of this machine ([`Hosts`]). A browser must not send it for a page of
 //! another origin. The caller is identified by its token or its client certificate; without either, a peer on this machine has the
@@ -14,8 +14,8 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use super::{connection::Peer, host::Hosts};
 
-/// The header that Millstream's page sends with each change. A page of another origin could send it only after a preflight request,
-/// and the interface does not answer those.
+/// The header that Millstream's page sends with each change. A page of another origin could send this header only after a preflight
+/// request, and the interface does not answer preflight requests.
 pub const CUSTOM: HeaderName = HeaderName::from_static("x-millstream");
 /// The header in which a browser states whether the page that sends a request is of this origin.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -115,7 +115,7 @@ impl Access {
         }
     }
 
-    /// Returns the caller of a request, or why it may not make this request.
+    /// Returns the caller of a request, or why the caller may not make this request.
     pub fn admit(&self, peer: &Peer, request: &Parts) -> Result<Caller, Denied> {
         let headers = &request.headers;
         if let Err(host) = self.hosts.admit(headers) {
@@ -225,7 +225,7 @@ fn check_origin(headers: &HeaderMap, changes: bool, is_secured: bool) -> Result<
         return foreign;
     }
     let is_elsewhere = site.is_some_and(|site| site != "same-origin" && site != "none");
-    // Allowed, because a user may follow a link from another page to the dashboard.
+    // A visit is allowed, because a user may follow a link from another page to the dashboard.
     let is_visit = !changes && headers.get(MODE).is_some_and(|mode| mode == "navigate");
     if is_elsewhere && !is_visit {
         return foreign;
@@ -241,7 +241,8 @@ fn check_origin(headers: &HeaderMap, changes: bool, is_secured: bool) -> Result<
     Ok(())
 }
 
-/// Whether an origin is that of the request's host.
+/// Whether an origin belongs to the host of the request. The scheme `https` is accepted without TLS, too, because a proxy may have
+/// ended TLS.
 fn is_own(origin: &HeaderValue, headers: &HeaderMap, is_secured: bool) -> bool {
     let origin = origin.as_bytes();
     let scheme = match is_secured {
@@ -260,7 +261,7 @@ fn is_own(origin: &HeaderValue, headers: &HeaderMap, is_secured: bool) -> bool {
     }
 }
 
-/// The token in `Authorization`: a Bearer token, or the password of Basic, for which browsers ask their user.
+/// The token in `Authorization`: a Bearer token, or the password of Basic authentication. A browser asks its user for this password.
 fn presented(value: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, rest) = value.as_bytes().split_at_checked(6)?;
     if scheme.eq_ignore_ascii_case(b"bearer") {

@@ -1,4 +1,4 @@
-//! Logs every change that is made over the interface, and refused requests.
+//! Logs every change that is made over the HTTP interface, and refused requests.
 
 use axum::http::{Method, StatusCode};
 use millstream_config::Role;
@@ -41,7 +41,7 @@ pub fn changed(
     );
 }
 
-/// Logs a refused request, at most one in ten seconds, because any peer can send these.
+/// Logs a refused request, at most one in ten seconds, because any peer can send such requests.
 pub fn refused(
     reporter: &Reporter,
     peer: std::net::SocketAddr,

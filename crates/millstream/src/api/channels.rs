@@ -1,7 +1,9 @@
 //! Changes of running channels:
 //!
-//! - `POST /channels/{name}/forget?consumer=NAME`: the channel drops the records that only this consumer, which has no sink, still needs.
-//! - `POST /channels/{name}/skip?consumer=NAME&to=POSITION&id=ID`: the consumer continues after a position, and its sink restarts.
+//! - `POST /channels/{name}/forget?consumer=NAME`: the channel drops the records that only this consumer still needs. This is refused
+//!   if a sink uses the consumer.
+//! - `POST /channels/{name}/skip?consumer=NAME&to=POSITION&id=ID`: the consumer continues after `POSITION`, and its sink restarts. `ID`
+//!   is the id of the channel.
 
 use std::{sync::Arc, time::Duration};
 

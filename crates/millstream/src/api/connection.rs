@@ -1,8 +1,8 @@
-//! Connections of the interface: a bounded number, each with a deadline for its next step.
+//! Connections of the HTTP interface: a bounded number, each with a deadline for its next step.
 //!
 //! A peer must complete the head of a request within [`STEP_MAX`], and read some bytes of the answer in every [`STEP_MAX`]; it may be
-//! idle between requests for [`IDLE_MAX`]. When the number of connections is at its limit, a new connection evicts the one that made no
-//! progress for the longest time. So peers that send half a head or never read cannot keep monitoring or an operator out.
+//! idle between requests for [`IDLE_MAX`]. When the number of connections is at its limit, a new connection evicts the connection that
+//! has made no progress for the longest time. So peers that send half a head or never read cannot keep monitoring or an operator out.
 
 use std::{
     collections::BTreeMap,
@@ -128,7 +128,7 @@ impl Connected<IncomingStream<'_, Listener>> for Peer {
     }
 }
 
-/// The open connections of one listening address. Each has a place; their number is limited.
+/// The open connections of one listening address. Each connection has a place; the number of places is limited.
 #[derive(Clone, Default)]
 struct Places(Arc<Mutex<Open>>);
 

@@ -1,8 +1,8 @@
 //! `/events`: the status as server-sent events, one a second, computed once for all browsers.
 //!
-//! No event is computed while no browser reads. The limit on streams is lower than that on connections, so browsers never keep
-//! monitoring out. Each event extends the deadline of its connection. A browser that does not read misses events instead of
-//! queueing them, and the deadline closes its connection.
+//! No event is computed while no browser reads. The limit on streams is lower than the limit on connections, so browsers never keep
+//! monitoring out. Each event extends the deadline of its connection. A browser that does not read misses events, because events are
+//! not queued. At the deadline, its connection is closed.
 
 use std::{
     convert::Infallible,
@@ -24,7 +24,7 @@ use axum::{
 use futures_core::Stream;
 use tokio::sync::watch;
 
-/// A new stream begins with the last event if that is less than this old, and otherwise with a new event.
+/// A new stream begins with the last event if that event is younger than this, and otherwise with a new event.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The last event, and the number of its readers.
@@ -37,7 +37,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// `most` is the limit of streams at a time.
+    /// `most` is the maximum number of open streams.
     pub fn new(most: usize) -> Self {
         Self {
             sender: watch::Sender::new(Bytes::new()),
@@ -47,7 +47,7 @@ impl Events {
         }
     }
 
-    /// Sends an event to all browsers. Does not make the event if there are none.
+    /// Sends an event to all browsers. Does not make the event if no browser reads.
     pub fn send(&self, make: impl FnOnce() -> String) {
         if self.open.load(Ordering::Relaxed) > 0 {
             self.make(make);
@@ -61,7 +61,7 @@ impl Events {
         *made = Some(Instant::now());
     }
 
-    /// Answers with a stream of events, or with 503 if too many streams are open. Its first event is at most [`FRESH`] old.
+    /// Answers with a stream of events, or with 503 if too many streams are open. The first event of the stream is at most [`FRESH`] old.
     pub fn stream(&self, make: impl FnOnce() -> String) -> Response {
         let Some(place) = self.place() else {
             let why = "too many open pages: close some, or ask for /status\n";
@@ -86,7 +86,7 @@ impl Events {
         (headers, Body::from_stream(updates)).into_response()
     }
 
-    /// Counts one more stream until the result is dropped. Returns `None` if that is more than the limit.
+    /// Counts one more stream until the result is dropped. Returns `None` if too many streams are open.
     fn place(&self) -> Option<Place> {
         let taken = self.open.fetch_add(1, Ordering::Relaxed);
         // If there are too many streams, dropping `place` corrects the count.

@@ -1,20 +1,20 @@
 //! Computes the rate of each edge of the graph from the rates of the nodes, because the data path counts records only per node.
 //!
 //! If a consumer has a single incoming edge, that edge carries everything that the consumer receives. An edge that takes all tags
-//! carries everything that its port sends. Other rates follow by subtraction, or are those of an edge of the same port with the same
-//! tags. These rules are repeated until no further rate becomes known. An edge that remains undetermined has no rate.
+//! carries everything that its port sends. Edges of the same port with the same tags have the same rate. Other rates follow by
+//! subtraction. These rules are repeated until no further rate becomes known. An edge that remains undetermined has no rate.
 
 use std::sync::Arc;
 
 use millstream_pipeline::plan::Link;
 use serde_json::{Value, json};
 
-/// The rates of a node, in records per second. `None`: the node does not count them.
+/// The rates of a node, in records per second. `None`: the node does not count these records.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Records that the node received.
     pub received: Option<f64>,
-    /// Records that left by its ports, without `NAME.rejected`.
+    /// Records that left by its ports other than `NAME.rejected`.
     pub sent: Option<f64>,
     /// Records that left by `NAME.rejected`.
     pub rejected: Option<f64>,
@@ -23,7 +23,8 @@ pub struct Rates {
 /// The name of the port for rejected records.
 const REJECTED: &str = "rejected";
 
-/// The edges of the running graph as JSON. `tags` is left out if an edge takes all, `records_per_second` if the rate is unknown.
+/// The edges of the running graph as JSON. An edge that takes all tags has no `tags`. An edge with an unknown rate has no
+/// `records_per_second`.
 pub fn edges(links: &[Link], of: impl Fn(&Arc<str>) -> Rates) -> Vec<Value> {
     let rates = rates(links, of);
     let edge = |(link, rate): (&Link, Option<f64>)| {
@@ -75,7 +76,7 @@ fn from_consumer(
     Some((of(to).received? - others?).max(0.0))
 }
 
-/// The rate of the edge's port, if that is known and the edge takes all tags.
+/// The rate of the edge's port, if this rate is known and the edge takes all tags.
 fn from_port(links: &[Link], at: usize, of: impl Fn(&Arc<str>) -> Rates) -> Option<f64> {
     let link = &links[at];
     if link.tags.is_some() {
@@ -88,7 +89,8 @@ fn from_port(links: &[Link], at: usize, of: impl Fn(&Arc<str>) -> Rates) -> Opti
     let of_node = links.iter().filter(|other| other.from == link.from);
     let mut ports = of_node.filter(|other| &*other.port != REJECTED);
     let is_only_port = ports.all(|other| other.port == link.port);
-    // The node's rate counts the records of all ports that have consumers. It is the rate of the port `NAME` if no other port has one.
+    // The node's rate counts the records of all ports that have consumers. It is the rate of the port `NAME` if no other port has a
+    // consumer.
     (is_only_port && link.port.is_empty()).then_some(rates.sent)?
 }
 
@@ -112,7 +114,8 @@ fn others(links: &[Link], at: usize, fits: impl Fn(&Link) -> bool) -> impl Itera
 mod tests {
     use super::*;
 
-    /// The rates of edges. `links` are `(from.port, to)`. `nodes` are `(node, received, sent)`; a negative rate is not counted.
+    /// The rates of edges. `links` are `(from.port, to)`. `nodes` are `(node, received, sent)`; a negative number means that the node does
+    /// not count these records.
     fn found(links: &[(&str, &str)], nodes: &[(&str, f64, f64)]) -> Vec<Option<f64>> {
         let link = |(from, to): &(&str, &str)| {
             let (from, port) = from.split_once('.').unwrap_or((from, ""));

@@ -69,7 +69,7 @@ impl Pusher {
 
     /// Sends a last report, if the server reads it in time.
     pub async fn finish(self) {
-        // This cannot fail, because the task, which has the receiver, ends only after this message.
+        // This cannot fail, because the task has the receiver and ends only after this message.
         let _ = self.end.send(());
         let _ = timeout(LAST_MAX, self.task).await;
     }

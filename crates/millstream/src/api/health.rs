@@ -1,7 +1,8 @@
 //! `/health`, `/ready` and `/live`, as Kubernetes' probes expect them, and the state of each node.
 //!
 //! `/live` fails only if the process does not answer, because only then a restart may help. `/ready` fails as soon as a node does not
-//! run or makes no progress. `/health` fails when this lasts for [`UNHEALTHY_AFTER`], or when a node loses records.
+//! run or makes no progress. `/health` fails when a node makes no progress for [`UNHEALTHY_AFTER`], and immediately when a node has
+//! failed or loses records.
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
@@ -25,17 +26,17 @@ pub(super) const STATES: [&str; 6] = [
     "running", "ended", "blocked", "retrying", "losing", "failed",
 ];
 
-/// A node that is blocked or retrying for this long is unhealthy. Before that, only `/ready` and `/status` show the condition. A
-/// server that is restarted is usually back within this time.
+/// A node that is blocked or retrying for this long is unhealthy. Until then, only `/ready` and `/status` show the problem. A server
+/// that is restarted is usually back within this time.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// A node with its state and conditions.
+/// A node with its state and its conditions. A condition is a lasting problem that keeps the node from its work.
 pub(super) struct View<'a> {
     /// The node.
     pub(super) node: &'a NodeStatus,
     /// One of [`STATES`].
     pub(super) state: &'static str,
-    /// Its conditions, the worst first. Empty while it works.
+    /// Its conditions, the worst first. Empty if it has none.
     pub(super) held: Vec<Held>,
 }
 

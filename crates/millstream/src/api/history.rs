@@ -22,7 +22,7 @@ const FINE_MAX: usize = 300;
 const COARSE_SECONDS: usize = 10;
 /// The number of coarse samples.
 const COARSE_MAX: usize = 360;
-/// The most nodes with a history. Each takes 24 kB.
+/// The most nodes with a history. Each history takes 24 kB.
 const NODES_MAX: usize = 512;
 /// The most changes of a node's state that are kept.
 const CHANGES_MAX: usize = 20;
@@ -49,10 +49,10 @@ const WAITING_RECORDS: usize = 6;
 const BEHIND: usize = 7;
 const LATENCY: usize = 8;
 
-/// The number of series that are rates of counters. They are the first ones in [`SERIES`].
+/// The number of series that are rates of counters. These series come first in [`SERIES`].
 const COUNTERS: usize = 5;
 
-/// One sample. A series is NaN if the node does not have its meter.
+/// One sample: a value for each series. The value is NaN if the node does not have the meter of the series.
 type Sample = [f32; SERIES.len()];
 
 /// The meters of failures that matter to an operator. Their sum is the series `errors`.
@@ -79,8 +79,8 @@ pub struct Reading {
     waiting_bytes: Option<u64>,
     waiting_records: Option<u64>,
     behind: Option<f32>,
-    /// Whether `behind` may be too large. A channel knows the exact age only of batches in memory; for other batches it reports the age of
-    /// their segment.
+    /// Whether `behind` may be too large. A channel knows the exact age of a batch only while the batch is in memory. For other batches, it
+    /// reports the age of their segment.
     is_bound: bool,
     /// The number of batches that were timed, and the sum of their times.
     latency: Option<(u64, Duration)>,
@@ -128,8 +128,8 @@ impl Reading {
         }
     }
 
-    /// Completes the reading of a node in this section. Only a source shows its pending records, because those of other nodes are rejected
-    /// records.
+    /// Completes the reading of a node in this section of the configuration (`source`, `sink`, ...). The meter of pending records is shown
+    /// only for sources, because in other sections it counts rejected records.
     pub fn of(mut self, section: &str) -> Self {
         if section != "source" {
             self.waiting_records = None;
@@ -208,7 +208,7 @@ pub struct History {
 }
 
 impl History {
-    /// Takes a sample of all nodes. Nodes that are not among them no longer exist, and are removed.
+    /// Takes a sample of all nodes. Nodes that `all` does not contain no longer exist, and their histories are removed.
     pub fn sample<'a>(&mut self, all: impl Iterator<Item = Seen<'a>>, now: Instant) {
         let seconds = self.last.map(|last| (now - last).as_secs_f32());
         (self.last, self.time) = (Some(now), Timestamp::now().as_second());
@@ -284,8 +284,8 @@ impl OfNode {
         })
     }
 
-    /// The age of the backlog, estimated as the seconds in which that many bytes arrived. `None` if the fine samples do not reach
-    /// back that far.
+    /// An estimate of the age of the backlog: the number of last seconds in which as many bytes arrived as are waiting now. `None` if the
+    /// fine samples do not reach back that far.
     fn age(&self) -> Option<f32> {
         let mut waiting = self.now[WAITING_BYTES];
         let earlier = self.fine.iter().rev().map(|sample| sample[BYTES]);
@@ -358,7 +358,7 @@ fn mean<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
             counts[at] += 1.0;
         }
     }
-    // 0 / 0 is NaN.
+    // A series that is NaN in all samples stays NaN, because 0 / 0 is NaN.
     std::array::from_fn(|at| sums[at] / counts[at])
 }
 

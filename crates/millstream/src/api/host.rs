@@ -1,8 +1,8 @@
-//! Decides which `Host` headers the interface answers.
+//! Decides which requests the HTTP interface answers, by their header `Host`.
 //!
-//! A web page may send requests to any address that its own name resolves to (DNS rebinding), and the browser
-//! then lets it read the answers. Such a request carries the attacker's name in `Host`. The interface therefore answers a request only
-//! if its `Host` is an IP address, a name of this machine, or a name in `api.hosts`.
+//! A browser lets a web page read the answers from every address that the page's host name resolves to. An attacker can make this name
+//! resolve to the address of the interface (DNS rebinding). Such a request carries the attacker's host name in `Host`. The interface
+//! therefore answers a request only if its `Host` is an IP address, a name of this machine, or a name in `api.hosts`.
 
 use std::net::IpAddr;
 

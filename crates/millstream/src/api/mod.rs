@@ -1,9 +1,9 @@
-//! The interface for people and monitoring, over HTTP/1.1: the dashboard at `/`, `/health`, `/ready`, `/live`, `/metrics`, `/status`,
-//! `/events`, `/history/NODE`, `/nodes/NODE`, and `POST /reload`.
+//! The interface for people and monitoring, over HTTP/1.1. The dashboard is at `/`. Other pages are `/health`, `/ready`, `/live`,
+//! `/metrics`, `/status`, `/events`, `/history/NODE`, `/nodes/NODE`, and `POST /reload`; the function `pages` lists all of them.
 //!
 //! By default, a peer on this machine may see and do everything. A peer on another machine needs a token or a certificate, except for
 //! the pages that `api.open` names (`access.rs`). Each change is logged (`audit.rs`). The number of connections is bounded, and idle
-//! ones are closed. The interface runs on the main thread, so it takes no time from the data threads.
+//! connections are closed. The interface runs on the main thread, so it takes no time from the data threads.
 
 mod access;
 mod audit;
@@ -122,8 +122,9 @@ impl Shown {
     }
 }
 
-/// Binds the addresses of `api.listen`. If an address cannot be bound, this fails if the configuration sets `api.listen` (`chosen`);
-/// otherwise it logs a warning, and there is no interface. `machine` is the configured name of this machine.
+/// Binds the addresses of `api.listen`. `chosen`: the configuration sets `api.listen`. In this case, an address that cannot be bound is
+/// an error. An unavailable default address only causes a warning, and the interface does not listen there. `machine` is the
+/// configured name of this machine.
 pub async fn bind(
     api: &Api,
     tls: Option<ServerTls>,
@@ -285,7 +286,7 @@ async fn events(State(shown): State<Arc<Shown>>) -> Response {
     shown.events.stream(|| view::status(&shown).to_string())
 }
 
-/// Answers with the last hour of a node.
+/// Answers with the history of a node in the last hour.
 async fn history(State(shown): State<Arc<Shown>>, Path(node): Path<String>) -> Response {
     let page = shown.history().of(&node);
     // A node that has just started has no sample yet.

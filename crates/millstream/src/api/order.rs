@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The sections in order of preference. Among the nodes whose inputs are all listed already, the one whose section is first here is
-/// listed next.
+/// The sections in order of preference. Several nodes may be next, because all their inputs are already listed. Of these nodes, the
+/// one whose section comes first in this array is listed next.
 const SECTIONS: [&str; 4] = ["source", "processor", "channel", "sink"];
-/// The suffix of a port for rejected records. Its edges may lead back to an earlier node, so they do not influence the order.
+/// The suffix of a port for rejected records. The edges of such a port may lead back to an earlier node, so they do not influence the
+/// order.
 const REJECTED: &str = ".rejected";
 
 /// Returns the nodes of an answer of `/status`, each after the nodes that it takes records from.

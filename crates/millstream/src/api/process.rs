@@ -1,4 +1,5 @@
-//! The process as the system sees it: memory, CPU time, open files, threads. The names are those of Prometheus' client libraries.
+//! Metrics of the process as the system sees it: memory, CPU time, open files, threads. The metrics have the same names as in
+//! Prometheus' client libraries.
 
 use std::{collections::BTreeMap, fs, sync::LazyLock};
 
@@ -79,7 +80,8 @@ pub(super) fn families() -> Vec<Family> {
     all
 }
 
-/// The CPU time of the threads, by name: `data-0`, `keep NAME` of a disk channel, the name of a sink.
+/// The CPU time of the threads, by the name of the thread: `data-0` is a data thread, `keep NAME` is the thread of the disk channel
+/// `NAME`, and the thread of a sink has the sink's name.
 fn threads() -> Family {
     let mut by_name: BTreeMap<String, f64> = BTreeMap::new();
     for task in fs::read_dir("/proc/self/task")

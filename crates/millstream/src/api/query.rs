@@ -29,7 +29,8 @@ pub fn numbers<const N: usize>(
     Ok(values)
 }
 
-/// Reads the text fields of a query (names of nodes, positions, ids). The query must have each of `fields` once and no other field.
+/// Reads the text fields of a query (names of nodes, positions, ids). The query must contain each of `fields` exactly once, and no other
+/// field.
 pub fn words<const N: usize>(uri: &Uri, fields: [&str; N]) -> Result<[String; N], String> {
     let pairs: Vec<_> = uri.query().unwrap_or_default().split('&').collect();
     let value = |field: &str| {

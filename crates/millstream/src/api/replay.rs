@@ -22,7 +22,7 @@ const WAIT: Duration = Duration::from_secs(3);
 /// The most replays that run at a time.
 const KEPT_MAX: usize = 100;
 
-/// The last replay of each node. A new replay of any node removes those that have ended.
+/// The last replay of each node. When a replay of any node begins, all replays that have ended are removed.
 pub struct Replays {
     stop: Stop,
     last: Mutex<BTreeMap<String, Last>>,
@@ -32,7 +32,7 @@ pub struct Replays {
 #[derive(Clone)]
 struct Last {
     progress: Progress,
-    /// `None` while it runs.
+    /// `None` while the replay runs.
     result: watch::Receiver<Option<Result<(), String>>>,
 }
 

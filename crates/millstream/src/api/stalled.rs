@@ -1,7 +1,7 @@
 //! Notices nodes that hang: work waits for them, they report no fault, and they make no progress.
 //!
-//! The code that meets a fault usually raises a condition. This module finds the other cases: a server that takes bytes and never
-//! answers, a file system that hangs, a bug in Millstream.
+//! The code that meets a fault usually raises a condition: a lasting problem of a node, which `/status` shows. This module finds the
+//! other cases: a server that takes bytes and never answers, a file system that hangs, a bug in Millstream.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +29,7 @@ const MOVES: [&str; 7] = [
     "requests_sent",
 ];
 
-/// Raises a condition of each node that makes no progress for `limit` although work waits for it. A limit of 0 turns this off.
+/// Raises a condition of each node that makes no progress for `limit` although work waits for it. A limit of 0 turns this check off.
 pub(super) async fn watch(nodes: Nodes, meters: Meters, limit: Duration) {
     if limit.is_zero() {
         return;
@@ -107,7 +107,7 @@ impl Mark {
             return;
         }
         let limit = limit + wait.patience;
-        // A node that reports a fault has already explained it.
+        // A node that reports a fault has already explained why it makes no progress.
         let is_known =
             is_explained || self.condition.holds() || !node.reporter.conditions().is_empty();
         if !is_known && now.duration_since(self.since) >= limit {
@@ -138,7 +138,7 @@ impl Values {
         self.0.get(&(node.clone(), name)).copied().unwrap_or(0)
     }
 
-    /// The work that waits for a sink: bytes in its channel or its memory, or batches that it has taken. `None` if there is none.
+    /// The work that waits for a sink: bytes in its channel or its queue in memory, or batches that it has taken. `None` if no work waits.
     fn at_sink(&self, node: &NodeStatus) -> Option<Wait> {
         let consumer = node.consumer.as_ref()?;
         let queued = consumer.fill().map_or(0, |(used, _)| used);
@@ -157,8 +157,8 @@ impl Values {
         })
     }
 
-    /// The work that waits for a channel: records that sources have sent and the channel has not kept. `None` if there are none, or if work
-    /// waits for a sink that has a queue in memory, because the sources may wait for that sink instead.
+    /// The work that waits for a channel: records that sources have sent and the channel has not kept. `None` if there are no such records.
+    /// Also `None` if work waits for a sink that has a queue in memory, because the sources may wait for that sink and not for the channel.
     fn at_channel(&self, channel: &NodeStatus, nodes: &[NodeStatus]) -> Option<Wait> {
         let is_queued = |node: &NodeStatus| {
             let queue = node.consumer.as_ref().is_some_and(|it| it.queue.is_some());

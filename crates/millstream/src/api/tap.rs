@@ -1,7 +1,8 @@
 //! `GET /tap/{node}`: a live sample of the records that pass a node, as lines of JSON or as server-sent events.
 //!
-//! The data threads copy records into a bounded queue and never wait for it (`taps.rs` of the pipeline). This module converts them to
-//! JSON, and hides the fields that `api.redact` names. After [`BEAT`] without a record, an empty line shows that the connection is alive.
+//! The data threads copy records into a bounded queue and never wait for it (`taps.rs` of the crate `pipeline`). This module converts
+//! the copies to JSON, and hides the fields that `api.redact` names. After [`BEAT`] without a record, an empty line shows that the
+//! connection is alive.
 
 use std::{
     convert::Infallible,
@@ -33,7 +34,7 @@ const BEAT: Duration = Duration::from_secs(20);
 const RATE: (u64, u64) = (100, 1000);
 /// The seconds after which a sample ends: the default of a minute, and the maximum of a day.
 const SECONDS: (u64, u64) = (60, 86_400);
-/// The most records after which a sample ends.
+/// The largest number of records after which a sample can end.
 const RECORDS_MAX: u64 = 1_000_000;
 
 /// Streams a sample. With `?records=N&seconds=S&rate=R` it ends after N records or S seconds, and has at most R records per second.
@@ -146,8 +147,8 @@ fn line(node: &str, sample: &Sample, redaction: &Redaction) -> String {
     )
 }
 
-/// Returns a record as JSON, with the fields of `redaction` hidden; `null` if it cannot be converted, or if it is nested too deeply to
-/// search it for these fields.
+/// Returns a record as JSON, with the fields of `redaction` hidden. Returns `null` if the record cannot be converted, or if it is
+/// nested too deeply to be searched for these fields.
 fn record(bytes: &[u8], encoding: Encoding, redaction: &Redaction) -> String {
     let mut out = Vec::new();
     match encoding {

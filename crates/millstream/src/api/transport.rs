@@ -1,7 +1,7 @@
-//! The bytes of a connection of the interface: plain, or under TLS.
+//! The bytes of a connection of the HTTP interface: plain, or under TLS.
 //!
-//! The handshake runs within the first reads, under their deadline. So a peer that does not finish its handshake never delays other
-//! connections.
+//! The TLS handshake runs within the first reads of the connection, and the deadline of these reads applies to it. So a peer that does
+//! not finish its handshake never delays other connections.
 
 use std::{
     io,

@@ -8,8 +8,8 @@ use super::{Expected, Seen};
 /// A difference between an expected record and the actual one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The number of the record, after its port if the processor has several: `record 2`, or `errors, record 1` for the port
-    /// `errors`.
+    /// The number of the record: `record 2`. If its port has a name, the name comes first: `errors, record 1`. If the record was
+    /// rejected, the reason follows.
     pub record: String,
     /// The expected and the found text of each field that differs.
     pub lines: Vec<Side>,
@@ -18,9 +18,9 @@ pub struct Difference {
 /// A line of a difference.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Expected.
+    /// A field or a whole record that the case expects.
     Expected(String),
-    /// Found.
+    /// A field or a whole record that left the processor.
     Found(String),
 }
 

@@ -1,6 +1,7 @@
-//! The cases beside processors (`tests`): records that enter a processor, and records that should leave it.
+//! Cases: tests of processors, written in the configuration (option `tests` of a processor). A case lists records that enter a
+//! processor, and records that should leave it.
 //!
-//! Every start reads and checks them with the rest of the configuration; only `millstream test` runs them.
+//! Every start reads and checks the cases with the rest of the configuration; only `millstream test` runs them.
 
 mod differ;
 mod order;
@@ -19,15 +20,15 @@ use serde_json::Value;
 pub use differ::{Difference, Side};
 pub use read::{TESTS, read};
 
-/// A case beside a processor.
+/// A case of a processor.
 pub struct Case {
-    /// The file and line where it is written.
+    /// The file and line of the case.
     pub place: Place,
     /// The processor that it tests.
     pub node: Arc<str>,
-    /// Its name; `case N` if it has none.
+    /// The name of the case; `case N` if the configuration gives none.
     pub name: String,
-    /// The node that the records enter, and where the case names it; `None` if they enter the tested processor.
+    /// The node that the records enter, and the place where the case names this node. `None` if the records enter the tested processor.
     from: Option<(String, Place)>,
     /// The given records, one per batch. The result does not depend on how records are divided into batches.
     given: Vec<Batch>,
@@ -54,7 +55,7 @@ struct Expected {
 /// A record that left a processor.
 struct Seen {
     record: Value,
-    /// All of its metadata, with their values.
+    /// The names and values of all its metadata.
     metadata: Vec<(String, String)>,
     /// Why it was rejected; `None` if it was not.
     reason: Option<String>,

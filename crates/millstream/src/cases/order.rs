@@ -12,8 +12,8 @@ pub fn links(plan: &Plan) -> impl Iterator<Item = &Link> {
     plan.links.iter().filter(|link| &*link.port != REJECTED)
 }
 
-/// The nodes on all paths from `start` to `end`. Each comes after the nodes that feed it; otherwise they have the order of the file.
-/// `None` if there is no path.
+/// The nodes on all paths from `start` to `end`. Each node comes after the nodes that feed it; otherwise the nodes have the order of
+/// the configuration file. `None` if there is no path.
 pub fn between(plan: &Plan, start: &str, end: &str) -> Option<Vec<Arc<str>>> {
     let behind = reach(start, |at| {
         links(plan)
@@ -36,7 +36,7 @@ pub fn between(plan: &Plan, start: &str, end: &str) -> Option<Vec<Arc<str>>> {
         let feeders = feeders.filter(|node| behind.contains(node));
         feeders.collect::<Vec<_>>()
     };
-    // The plan lists the connections by producer, in the order of the file.
+    // The plan lists the connections by producer, in the order of the configuration file.
     let producers = links(plan).map(|link| &link.from);
     let is_between = |node: &&Arc<str>| behind.contains(&***node) && before.contains(&***node);
     let mut open: Vec<&Arc<str>> = producers

@@ -102,7 +102,7 @@ fn case(
     })
 }
 
-/// Reads `expect`: a list of the records of the only port, or a map from the names of ports to such lists.
+/// Reads `expect`: the list of records of the only port, or a map from the name of each port to its list of records.
 fn expect(written: &Node, expect: Value, problems: &mut Vec<Problem>) -> Vec<Leaving> {
     let leaving =
         |port: &str, path: &str, list, place: &Place, problems: &mut Vec<Problem>| Leaving {
@@ -147,7 +147,7 @@ fn expected(
     records.into_iter().map(|(record, _)| record).collect()
 }
 
-/// Reads the records of a list. Returns each with whether it is a line.
+/// Reads the records of a list. Returns each record, and whether it is a line.
 fn records(
     written: &Node,
     path: &str,
@@ -215,7 +215,8 @@ fn fields(written: &Node, path: &str, map: Map<String, Value>) -> Result<Expecte
         metadata.push((name.to_owned(), text));
     }
     let mut packed = Vec::new();
-    // The records that leave the processor are converted from MessagePack. So the expected records are converted, too.
+    // The records that leave the processor are converted from MessagePack to JSON. So the expected records are converted to
+    // MessagePack and back to JSON, to make both comparable.
     let whole = Value::from(record);
     let packs = json::to_msgpack(whole.to_string().as_bytes(), &mut packed);
     if let Err(why) = packs {
@@ -228,7 +229,7 @@ fn fields(written: &Node, path: &str, map: Map<String, Value>) -> Result<Expecte
     })
 }
 
-/// A batch of one given record.
+/// A batch that contains one record, which the case gives.
 fn batch(given: Expected, is_line: bool, tag: &str) -> Batch {
     let Expected { record, metadata } = given;
     let (mut tag, mut received, mut values) = (tag.to_owned(), Time::default(), Values::new());

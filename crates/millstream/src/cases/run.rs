@@ -1,4 +1,4 @@
-//! Runs a case: its records pass through the processors one at a time, without sources and sinks.
+//! Runs a case: passes its records through the processors, one record at a time. Sources and sinks do not run.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use super::{
 
 /// A node that the records of a case pass through.
 struct Step {
-    /// `None`: a source or a channel, which passes all records on.
+    /// The processor. `None` if the node is a source or a channel, which passes all records on.
     trial: Option<Trial>,
     /// The connections of each port to later steps.
     ports: Vec<Vec<Hop>>,
@@ -91,7 +91,8 @@ impl Case {
         Ok(left)
     }
 
-    /// The nodes on all paths, from the node that the records enter to the tested processor, which is the last step.
+    /// A step for each node on all paths from the node that the records enter to the tested processor. The tested processor is the last
+    /// step.
     fn steps(&self, plan: &Plan) -> Result<Vec<Step>, Failure> {
         let start = self.from.as_ref().map_or(&*self.node, |(from, _)| from);
         let names = between(plan, start, &self.node).unwrap_or_default();
@@ -153,7 +154,7 @@ fn seen(batch: &Batch) -> impl Iterator<Item = Seen> {
     })
 }
 
-/// The originals of rejected records.
+/// The rejected records in a batch, as they were before the rejection.
 fn rejected(batch: &Batch) -> impl Iterator<Item = Seen> {
     records(batch).filter_map(|(range, _)| {
         let rejected = Rejected::read(&batch.body[range])?;

@@ -31,8 +31,8 @@ Examples:
 
 Exit codes: 0 shown, 64 there is no such type or page")]
 pub struct Components {
-    /// A type such as `file`; where a source and a sink share it, both are shown. `sinks/forward` names one. Or a page:
-    /// `config`, `tags`, `templates`, `secrets`.
+    /// A type such as `file`, or a page: `config`, `tags`, `templates`, `secrets`. If both a source and a sink have the type, both are
+    /// shown; `sinks/forward` selects the sink.
     #[arg(value_name = "TYPE|PAGE")]
     type_: Option<String>,
 }

@@ -26,7 +26,7 @@ const REFUSAL_MAX: u64 = 64 << 10;
 /// The running instance, by its configuration or address.
 #[derive(Args)]
 pub struct Instance {
-    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
+    /// Configuration files and directories of the instance; only `api.listen` and `api.tls` are taken from them.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
     #[command(flatten)]
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Returns the answer to a GET, whose body the caller reads as it arrives.
+    /// Sends a GET, and returns the answer. The caller reads the body as it arrives.
     pub fn stream(&self, path: &str) -> Result<Answer, String> {
         let answer = self
             .open("GET", path)

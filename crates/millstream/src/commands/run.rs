@@ -158,8 +158,8 @@ impl Run {
         exit::FAILED
     }
 
-    /// Installs the signal handlers, then binds the addresses of the interface, then starts the pipeline. The signal handlers come first,
-    /// so that no signal kills the process during the start.
+    /// Installs the signal handlers, then binds the addresses of the HTTP interface, then starts the pipeline. The signal handlers come
+    /// first, so that no signal kills the process during the start.
     async fn start(
         &self,
         loaded: config::Loaded,
@@ -325,7 +325,7 @@ impl Events {
     }
 }
 
-/// Returns the result of the task; never returns if there is none.
+/// Returns the result of the task; never returns if there is no task.
 async fn ended<T>(task: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     match task {
         Some(task) => task.await,

@@ -41,7 +41,7 @@ pub struct Status {
     /// Print the response of `/status`.
     #[arg(long)]
     json: bool,
-    /// Print one line: whether it is healthy, and each node with its state and records.
+    /// Print one line: whether the instance is healthy, and each node with its state and records.
     #[arg(long, conflicts_with = "json")]
     line: bool,
 }
@@ -159,7 +159,7 @@ const TEXTS: usize = 3;
 /// rest of this list.
 const NARROW: [&str; 2] = ["REJECTED", "PENDING"];
 
-/// Meters that are not shown after the table, because they have a column, or tell little more than one that does.
+/// Meters that are not shown after the table, because they have a column, or tell little more than a meter that has a column.
 const IN_COLUMNS: [&str; 7] = [
     "records_received",
     "records_settled",
@@ -325,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// The status of a graph with a processor, which passed on `sent` records.
+    /// The status of a graph with a processor. The processor has passed on `sent` records.
     fn status(sent: u64) -> Value {
         json!({
             "version": "1.0.0", "pid": 7, "uptime_seconds": 60, "time": 1,

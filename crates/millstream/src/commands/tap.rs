@@ -29,7 +29,7 @@ Exit codes: 0 done, 1 there is no such node or no instance answers, 78 wrong con
 pub struct Tap {
     /// The node.
     node: String,
-    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
+    /// Configuration files and directories of the instance; only `api.listen` and `api.tls` are taken from them.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `millstream test`: runs the cases beside processors and shows how their records differ from the expected ones.
+//! `millstream test`: runs the cases, which are tests of processors in the configuration. Shows how the records that leave a processor
+//! differ from the expected ones.
 
 use std::path::PathBuf;
 
@@ -13,8 +14,8 @@ use crate::{
 
 /// Run the cases of processors, and show the differences from the expected records. Starts nothing.
 ///
-/// A case gives records to a processor and names the records that should leave it. All records count: those that leave by each of its
-/// ports, and those that it rejects.
+/// A case gives records to a processor and names the records that should leave it. All records count: those that leave by each port of
+/// the processor, and those that the processor rejects.
 #[derive(Args)]
 #[command(after_help = "\
 A case stands beside the processor that it tests:

@@ -1,4 +1,4 @@
-//! Checks the setting `api`: addresses, tokens, certificates, fields.
+//! Checks the setting `api` (the HTTP interface): addresses, tokens, certificates, and the fields to hide.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -6,7 +6,7 @@ use millstream_config::{Api, Node, Problem};
 use millstream_net::{ServerTls, Tls};
 use millstream_wire::record::FieldPath;
 
-/// The fewest characters of a token. 16 random characters cannot be guessed.
+/// The smallest number of characters that a token may have. 16 random characters cannot be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 
 /// TLS of the interface. `api` is the setting as it is written.
@@ -17,7 +17,7 @@ pub fn tls(api: &Node) -> Result<Option<ServerTls>, Vec<Problem>> {
     ServerTls::check(&block.read::<Tls>()?, api)
 }
 
-/// The errors in the setting. `root` is the map at the top of the file.
+/// The errors in the setting. `root` is the top-level map of the configuration file.
 pub fn problems(api: &Api, root: &Node) -> Vec<Problem> {
     let mut problems = Vec::new();
     let at = |path: &str, message: String| root.problem_at(path, message);

@@ -1,5 +1,5 @@
-//! The drawing of the graph: a block for every channel and every processor with its neighbours, and one for every source that feeds
-//! sinks directly.
+//! The drawing of the graph. It has a block for every channel and every processor; the block shows the node and its neighbours. It also
+//! has a block for every source that feeds sinks directly, or feeds no node.
 
 use std::fmt::Write;
 
@@ -56,14 +56,16 @@ fn in_flow(explained: &Explained) -> Vec<usize> {
     listed
 }
 
-/// The edges by which records leave a node, without those for rejected records, which another section of the page shows.
+/// The edges by which records leave a node, except the edges for rejected records. Another section of the page shows where rejected
+/// records go.
 fn taken(explained: &Explained, node: usize) -> Vec<&Edge> {
     let edges = explained.edges.iter();
     let edges = edges.filter(|edge| edge.from == node && edge.port != Port::Rejected);
     edges.collect()
 }
 
-/// The edges by which records enter a node. Edges for rejected records are included only for a processor, because it may have no others.
+/// The edges by which records enter a node. Edges for rejected records are included only if the node is a processor, because a processor
+/// may have no other edges.
 fn given(explained: &Explained, node: usize) -> Vec<&Edge> {
     let is_processor = explained.nodes[node].kind == Kind::Processor;
     let edges = explained.edges.iter();
@@ -89,7 +91,7 @@ fn with_tags(name: String, edge: &Edge) -> String {
     }
 }
 
-/// Where the records of a node go: the port, which is empty for `NAME`, and the consumer.
+/// Where the records of a node go. Each entry is a port (`.ROUTE`, or empty for the port `NAME`), and a consumer of this port.
 fn right(explained: &Explained, from: usize) -> Vec<(String, String)> {
     let node = &explained.nodes[from];
     let edges = taken(explained, from);
@@ -175,7 +177,7 @@ fn block(left: &[String], middle: &str, right: &[(String, String)]) -> String {
     out
 }
 
-/// The arrow to a consumer, with the port that it takes. All arrows of a block have the same length.
+/// The arrow to a consumer, with the name of the port. All arrows of a block have the same length.
 fn arrow(port: &str, right: &[(String, String)]) -> String {
     let most = right.iter().map(|(port, _)| width(port)).max().unwrap_or(0);
     match (most, port) {

@@ -1,7 +1,7 @@
-//! The meaning of a plan, for `millstream explain`: the graph, the promise (delivery guarantee) of each path, and which nodes wait for
-//! which.
+//! Explains a plan (the checked configuration) for `millstream explain`: the graph, the promise (delivery guarantee) of each path, and
+//! which nodes wait for which.
 //!
-//! `model` computes it; `text` (with `drawing`), `mermaid` and `dot` render it.
+//! `model` computes the explanation; `text` (with `drawing`), `mermaid` and `dot` render it.
 
 pub mod dot;
 mod drawing;

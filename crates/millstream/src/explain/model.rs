@@ -1,5 +1,5 @@
-//! The model: from the plan to nodes, edges and paths with their promises (delivery.md, "What a path promises"). A promise is a
-//! delivery guarantee with its condition.
+//! Derives nodes, edges and paths with their promises from a plan, the checked configuration (delivery.md, "What a path promises"). A
+//! promise is a delivery guarantee with its condition.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,11 +16,11 @@ pub struct Explained {
     pub data_dir: PathBuf,
     /// The limits of rejected records in `data_dir`.
     pub rejected: RejectedLimits,
-    /// The limit of all batches together, in bytes.
+    /// The most memory that all batches together may take, in bytes.
     pub memory_max: usize,
     /// The number of data threads.
     pub threads: usize,
-    /// Sources, then durable channels, then sinks, then processors, each in the order of the file.
+    /// Sources, then durable channels, then sinks, then processors. The nodes of each kind are in the order of the configuration file.
     pub nodes: Vec<Node>,
     /// The edges of the graph as it is configured.
     pub edges: Vec<Edge>,
@@ -45,7 +45,7 @@ pub struct Node {
     pub type_: &'static str,
     /// Its kind.
     pub kind: Kind,
-    /// For sources and sinks: whether a node takes its rejected records.
+    /// Whether another node takes the rejected records of this node.
     pub rejects_taken: bool,
     /// For sinks: the longest time to settle while the destination works. `None`: the destination decides.
     pub settles_within: Option<Duration>,
@@ -95,10 +95,10 @@ pub struct Processor {
     pub consumers: Vec<usize>,
     /// The names of its ports.
     pub ports: Vec<String>,
-    /// In words: the threads on which it runs in front of each consumer, and how records are distributed among them. `None` if it has no
-    /// thread for itself.
+    /// In words: the threads on which it runs in front of each consumer, and how records are distributed among these threads. `None` if it
+    /// has no thread for itself.
     pub tasks: Option<String>,
-    /// Why a replay could yield different records; `None` if it cannot.
+    /// Why the processor could make different records if it gets the same input again; `None` if it always makes the same records.
     pub not_repeatable: Option<String>,
 }
 
@@ -128,7 +128,7 @@ pub struct Path {
     pub nodes: Vec<usize>,
     /// The promise of the sink.
     pub exit: Promise,
-    /// The promise of the path: the weakest of its nodes.
+    /// The guarantee of the path: the weakest guarantee of its nodes.
     pub guarantee: Guarantee,
 }
 
@@ -265,7 +265,7 @@ impl Explained {
         taken.map(|edge| edge.to).collect()
     }
 
-    /// The sources and channels from which a channel or sink takes records that are not rejected ones.
+    /// The sources and channels from which a channel or sink takes records, except rejected records.
     pub fn feeders(&self, node: usize) -> Vec<usize> {
         let edges = self.ends.iter();
         let given = edges.filter(|edge| edge.to == node && edge.port == Port::Records);
@@ -301,7 +301,7 @@ impl Explained {
         }
     }
 
-    /// Names of nodes.
+    /// The names of these nodes.
     pub fn names(&self, nodes: &[usize]) -> Vec<&str> {
         nodes.iter().map(|at| &*self.nodes[*at].name).collect()
     }

@@ -174,8 +174,8 @@ fn plan() -> Plan {
     }
 }
 
-/// Like [`plan`], with processors: `json` before the channel; after the channel `mask`, and then `levels` with three ports. The last two
-/// run in front of two sinks.
+/// Like [`plan`], with three processors. `json` is in front of the channel. Behind the channel is `mask`, and behind `mask` is `levels`,
+/// which has three ports. `mask` and `levels` run in front of two sinks.
 fn plan_with_processors() -> Plan {
     let processor = |name: &str, kind, ports, consumers: &[&str]| ProcessorPlan {
         name: name.into(),

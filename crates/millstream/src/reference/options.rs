@@ -18,7 +18,8 @@ pub struct Row {
     pub takes: String,
     /// Its description.
     pub meaning: String,
-    /// The default as it is written in YAML; `required` if there is none.
+    /// The default as it is written in YAML. `required` if the option must be set. Empty if the option may be left out and has no default,
+    /// or if its default is a map.
     pub default: String,
 }
 
@@ -128,7 +129,7 @@ impl Reader<'_> {
                 words.push(one);
             }
         }
-        // One value or a list of them.
+        // The option takes one value, or a list of such values.
         if let Some((last, most)) = words.split_last()
             && last.strip_prefix("list of ") == Some(most.join(" or ").as_str())
         {

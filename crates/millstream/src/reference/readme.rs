@@ -30,7 +30,7 @@ pub fn render(component: &Component) -> String {
     .render()
 }
 
-/// A page of documentation. `options` replace its table of options.
+/// A page of documentation. `options` replace the table of options in `markdown`.
 pub fn render_page(name: &str, markdown: &str, options: Vec<Row>) -> String {
     Page {
         markdown,

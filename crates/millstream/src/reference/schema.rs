@@ -135,7 +135,7 @@ fn node(component: &Component, section: Section, id: &str) -> Value {
     schema
 }
 
-/// How far a sink may be behind the disk channel it reads.
+/// The option `behind` of a sink: how far the sink may be behind the disk channel that it reads.
 fn behind() -> Value {
     json!({
         "description": "How far the sink may be behind its disk channel: the bytes that it has not settled (`size`) and the age of the oldest \

@@ -15,7 +15,7 @@ fn root() -> PathBuf {
     PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../..")
 }
 
-/// Compares a file with what it should be, or rewrites it with UPDATE=1.
+/// Compares a file with its wanted content. If the variable `UPDATE` is set, writes this content to the file instead.
 fn is_up_to_date(path: &str, wanted: &str) {
     let path = root().join(path);
     if std::env::var_os("UPDATE").is_some() {
@@ -64,7 +64,7 @@ fn the_options_in_every_readme_are_those_of_the_code() {
     }
 }
 
-/// Compares the table of options in a file with what it should be.
+/// Compares the table of options in a file with the table that these rows make, as [`is_up_to_date`] does.
 fn has_table(path: &str, rows: &[Row]) {
     let text = std::fs::read_to_string(root().join(path)).unwrap();
     let parts = text.split_once(OPTIONS_BEGIN).and_then(|(before, rest)| {
@@ -194,7 +194,7 @@ fn a_page_holds_options_and_example() {
     assert!(!page.contains("<!--"), "{page}");
 }
 
-/// The strings that follow one of `calls` in the sources of the crates that run, without tests.
+/// The string literals that directly follow one of `calls` in the code of the program's crates. Tests do not count.
 fn first_arguments(calls: &[&str]) -> BTreeSet<String> {
     let crates = root().join("crates");
     let mut directories: Vec<PathBuf> = [
@@ -265,7 +265,7 @@ fn operations_md_explains_every_log_keyword_and_metric() {
         missing.is_empty(),
         "docs/operations.md does not explain {missing:?}"
     );
-    // The first cell of each row names keywords or metrics. So a row about one that no longer exists is found too.
+    // The first cell of each row names keywords or metrics. So this also finds rows about keywords and metrics that no longer exist.
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let cells = rows.filter_map(|row| row.split('|').nth(1));
     let named: BTreeSet<&str> = cells

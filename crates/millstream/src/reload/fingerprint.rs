@@ -1,5 +1,5 @@
-//! The fingerprint of the running configuration. It is equal for instances with the same configuration, and different after a reload that
-//! changed anything but secrets.
+//! The fingerprint (a hash) of the running configuration. Instances with the same configuration have the same fingerprint. A reload
+//! that changes a node changes the fingerprint, unless only secrets differ.
 
 use std::{fmt::Write, sync::Arc};
 

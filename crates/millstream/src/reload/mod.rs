@@ -24,10 +24,10 @@ use crate::{
 use fingerprint::Fingerprint;
 use settings::{Waiting, changed_settings};
 
-/// The most requests of the interface that wait at a time; further ones are refused.
+/// The most requests of the HTTP interface that wait at a time; further requests are refused.
 const REQUESTS: usize = 16;
 
-/// The interface's handle for reloads, replays, and changes of consumers.
+/// The handle with which the HTTP interface requests reloads, replays, and changes of consumers.
 #[derive(Clone)]
 pub struct Requests {
     sender: mpsc::Sender<Request>,
@@ -58,7 +58,7 @@ pub struct Skip {
     pub to: Position,
 }
 
-/// Resolves when a consumer was moved, with the number of skipped records that it had not settled.
+/// Resolves when a consumer was moved, with the number of skipped records that the consumer had not settled.
 type Skipped = oneshot::Receiver<Result<u64, String>>;
 
 /// Resolves when a consumer is forgotten.
@@ -116,15 +116,15 @@ impl Requests {
         asked.await.ok()??.await.ok()
     }
 
-    /// Moves a consumer past records and restarts its sink. Returns the number of skipped records that it had not settled. `None`: no
-    /// channel with this name and id runs, too many requests wait, or the process is ending.
+    /// Moves a consumer past records and restarts its sink. Returns the number of skipped records that the consumer had not settled.
+    /// `None`: no channel with this name and id runs, too many requests wait, or the process is ending.
     pub async fn skip(&self, skip: Skip) -> Option<Result<u64, String>> {
         let (answer, asked) = oneshot::channel();
         self.sender.try_send(Request::Skip(skip, answer)).ok()?;
         asked.await.ok()??.await.ok()
     }
 
-    /// Prepares a replay of the records that a node rejected, or returns why there can be none. `None`: too many requests wait, or
+    /// Prepares a replay of the records that a node rejected, or returns why they cannot be replayed. `None`: too many requests wait, or
     /// the process is ending.
     pub async fn replay(&self, node: &str) -> Option<Result<Replay, String>> {
         let (answer, replay) = oneshot::channel();
@@ -280,7 +280,7 @@ impl Report {
     }
 }
 
-/// The outcomes with the names of their nodes. For nodes that are kept only their number.
+/// The outcomes, each with the names of its nodes. Nodes that are kept are not named, only counted.
 fn summary(changes: &[Change]) -> String {
     let outcomes = [
         Outcome::Added,

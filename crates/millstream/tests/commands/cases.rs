@@ -1,5 +1,5 @@
-//! `millstream test`: a case beside a processor passes or shows the differences; an invalid case is reported with its line and
-//! column.
+//! `millstream test` runs cases: tests of processors in the configuration. A case passes, or the command shows the differences. An
+//! invalid case is reported with its line and column.
 
 use std::{
     fs,

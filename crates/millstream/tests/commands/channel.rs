@@ -211,7 +211,7 @@ fn a_running_sink_can_be_skipped_ahead_and_restarts_after_the_skipped_records() 
     assert!(log.contains("stuck was moved to 1.5: 2 records"), "{log}");
     assert!(log.contains("200: 2 records skipped"), "{log}");
 
-    // A request with another id is meant for the channel of another instance that has the same name.
+    // A request with another id is meant for a channel of the same name in another instance.
     let mut stream = TcpStream::connect(&address).unwrap();
     let other = "POST /channels/buffer/skip?consumer=good&to=1.6&id=1 HTTP/1.0\r\n\r\n";
     stream.write_all(other.as_bytes()).unwrap();
@@ -640,7 +640,7 @@ fn skipped_records_are_reported_immediately_and_counted_exactly() {
     assert!(!log.contains("no longer in the channel"), "{log}");
 }
 
-/// Stops while the channel is full and its sink cannot deliver.
+/// Stops the program while the channel is full and its sink cannot deliver.
 #[test]
 fn a_stop_with_a_full_channel_is_clean_and_meets_its_deadline() {
     let closed = free_port();
@@ -693,7 +693,8 @@ fn a_stop_with_a_full_channel_is_clean_and_meets_its_deadline() {
     }
 }
 
-/// Stops while the channel is full, with a source that can read unacked records again (tail) and with one that cannot (syslog).
+/// Stops the program while the channel is full: once with a source that can read unacked records again (tail), and once with a source
+/// that cannot (syslog).
 #[test]
 fn a_stop_with_a_full_channel_reports_whether_records_are_lost() {
     let directory = tempfile::tempdir().unwrap();

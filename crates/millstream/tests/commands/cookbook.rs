@@ -9,7 +9,7 @@ use std::{
 
 use crate::program::tree;
 
-/// A page: its configuration, and the files before and after a run.
+/// A page: its configuration, the files before a run (`input`), and the files after it (`output`).
 struct Page {
     name: String,
     config: String,

@@ -34,7 +34,7 @@ const NO_USER: u64 = 7;
 /// The pause between two chunks.
 const REST: Duration = Duration::from_millis(40);
 
-/// A disk channel and two sinks. Both need the field `user`: one in the paths of its files, the other in the text of its objects.
+/// A disk channel and two sinks. Both sinks need the field `user`: one in the paths of its files, the other in the text of its objects.
 fn config(place: &Path, input: &str) -> String {
     let place = place.display();
     format!(
@@ -131,8 +131,8 @@ fn written(directory: &Path) -> BTreeMap<u64, u64> {
     times
 }
 
-/// The numbers that a node has rejected, and the count of its rejected records, in which a number may occur twice. Ignores an
-/// incomplete record at the end of a file, which a kill may have left.
+/// The numbers that a node has rejected, and the count of its rejected records. The count may be larger, because a number may be
+/// rejected twice. Ignores an incomplete record at the end of a file, which a kill may have left.
 fn rejected(data: &Path, node: &str) -> (BTreeSet<u64>, u64) {
     let (mut numbers, mut records) = (BTreeSet::new(), 0);
     for path in files(&data.join("rejected")) {
@@ -244,7 +244,7 @@ fn texts(output: &Output) -> [String; 2] {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8(text.clone()).unwrap())
 }
 
-/// Runs lines through a sink that accepts them all and one that needs a field; `more` adds nodes. Returns the output and the
+/// Runs lines through two sinks: one accepts them all, the other needs a field. `more` adds nodes. Returns the output and the
 /// path of the configuration.
 fn run_lines(place: &Path, more: &str) -> (Output, String) {
     let path = place.join("c.yaml");
@@ -371,7 +371,7 @@ fn other_users_can_read_the_outputs_as_configured_and_nothing_more() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let data = place.join("data");
-    // State as an earlier version left it, which other users could read.
+    // Files as an earlier version left them: other users can read them.
     for name in ["channels/old", "rejected"] {
         fs::create_dir_all(data.join(name)).unwrap();
     }

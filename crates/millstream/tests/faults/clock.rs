@@ -1,5 +1,5 @@
-//! The wall clock of a running Millstream jumps three days ahead and back. It tails a file through a disk channel and writes one
-//! file per day.
+//! The wall clock of a running Millstream jumps three days ahead and back. Millstream tails a file through a disk channel and writes
+//! one file per day.
 
 use std::{
     fs::{self, File},
@@ -39,7 +39,7 @@ impl Rig {
         Program::start_where(self.directory.path(), &config, &[], &environment)
     }
 
-    /// Writes a line, and waits until it arrives in the file of a day. The day is this number of seconds from now.
+    /// Writes a line, and waits until it arrives. Asserts that it is in the file of the day that is this number of seconds from now.
     fn line_arrives(&self, line: &str, seconds: i64) {
         let mut log = File::options()
             .append(true)

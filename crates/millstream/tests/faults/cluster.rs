@@ -243,7 +243,7 @@ fn pause_of(places: &[u64]) -> (u64, u64) {
     pauses.max_by_key(|(last, next)| next - last).unwrap()
 }
 
-/// With several servers, the order of a connection is not kept.
+/// With several servers, the records of a connection may arrive in another order.
 const ORDER: [&str; 2] = ["--allow", "reordered"];
 
 #[test]

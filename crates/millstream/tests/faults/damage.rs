@@ -184,7 +184,7 @@ impl Rig {
             .flatten()
         {
             let text = fs::read_to_string(entry.unwrap().path()).unwrap();
-            // A line without an end is still being written, or was when the program was killed.
+            // A line without an end is still being written, or was being written when the program was killed.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             for line in whole.split('\n').filter(|line| !line.is_empty()) {
                 *found.entry(line.to_owned()).or_default() += 1;
@@ -235,7 +235,7 @@ fn matching(pattern: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A function that damages state, the nodes that then do not run, and words of the next step.
+/// A function that damages state, the nodes that then do not run, and words of the message that names the next step.
 type Case<'a> = (&'a dyn Fn(), &'a [&'a str], &'a str);
 
 #[test]
@@ -317,7 +317,8 @@ fn send_bad(port: u16) -> std::io::Result<[u8; 22]> {
     Ok(ack)
 }
 
-/// The channel for the rejected records of a source is damaged. The source works, but does not ack chunks of which it rejects records.
+/// The channel for the rejected records of a source is damaged. The source works, but does not ack a chunk if it rejects some of its
+/// records.
 #[test]
 fn records_rejected_into_a_channel_that_does_not_run_are_not_acknowledged() {
     let mut rig = Rig::new(&[]);
@@ -460,8 +461,8 @@ impl Pipeline {
         found.any(|(found, _)| found == state)
     }
 
-    /// Whether no more lines will arrive: all lines have arrived, or one of its nodes has reported a loss and `newest` have arrived, or
-    /// one of its nodes does not run.
+    /// Whether no more lines will arrive. This holds if all lines have arrived, if one of its nodes has reported a loss and the lines
+    /// `newest` have arrived, or if one of its nodes does not run.
     fn has_settled(&self, rig: &Rig, newest: &[String]) -> bool {
         let troubled = rig.troubled();
         if self.is("failed", &troubled) || self.is("retrying", &troubled) {
@@ -510,8 +511,8 @@ impl Pipeline {
         (self.named, self.loss_named) = (false, false);
     }
 
-    /// After a stop or kill: acts as an operator, who removes the state of a pipeline that does not run, and accepts losses. After a
-    /// stop, also checks the outputs.
+    /// Acts as an operator after a stop or kill: removes the state of a pipeline that does not run. After a stop, also accepts losses and
+    /// checks the outputs.
     fn mend(
         &mut self,
         rig: &Rig,

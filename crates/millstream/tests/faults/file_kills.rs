@@ -181,8 +181,8 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files(directory).into_iter().map(read).collect()
 }
 
-/// Stops a program with SIGSTOP at a moment when it has a file with bytes in it open below `out`. This file is locked and in the
-/// journal. At other moments the program may hold no lock, or may only have a directory open to sync it.
+/// Stops a program with SIGSTOP at a moment when a file below `out` is open and not empty. The sink has locked this file and noted it
+/// in its journal. At other moments the program may hold no lock, or may only have a directory open to sync it.
 fn stop_while_it_writes(program: &Program, out: &Path) {
     let of = |what: &str| format!("/proc/{}/{what}", program.id());
     wait_until("it is stopped while it writes", || {
@@ -207,7 +207,7 @@ fn stop_while_it_writes(program: &Program, out: &Path) {
     });
 }
 
-/// While the program is stopped with SIGSTOP, one instance starts on its data_dir, and one on a copy of it.
+/// While the program is stopped with SIGSTOP, one instance starts on the program's data_dir, and another one on a copy of this data_dir.
 #[test]
 fn a_stopped_writer_keeps_its_files_and_continues_when_it_wakes_up() {
     let directory = tempfile::tempdir().unwrap();
@@ -266,7 +266,7 @@ fn a_stopped_writer_keeps_its_files_and_continues_when_it_wakes_up() {
     verify(&out, &place.join("ledger"));
 }
 
-/// The journal of the file sink, which is damaged after each run.
+/// The journal of the file sink. The test damages it after each run.
 struct Journal {
     directory: PathBuf,
     /// Copies of its files from an earlier run.
@@ -278,7 +278,7 @@ impl Journal {
         ["journal.0", "journal.1"].map(|name| self.directory.join(name))
     }
 
-    /// The number of bytes in use, without the last 24 bytes of the file, which describe the other file of the journal.
+    /// The number of bytes in use. The last 24 bytes of the file do not count, because they describe the other file of the journal.
     fn used(path: &Path) -> u64 {
         let bytes = fs::read(path).unwrap();
         let used = bytes[..bytes.len() - 24]
@@ -407,7 +407,8 @@ fn journal_damage_destroys_nothing_settled_and_every_doubt_is_reported() {
                 tally_all(&out).len() == 3 * sent as usize
             });
             // The sink recognizes an old copy of its journal only if a checkpoint after the one in the copy was settled. At its
-            // start, it merely settles the position in its journal again, which is at most `started_at`. So wait until more is settled.
+            // start, the sink only settles the position in its journal again, and this position is at most `started_at`. So wait
+            // until more is settled.
             if wave == 0 {
                 wait_until("a checkpoint of this run is settled", || {
                     settled() > started_at

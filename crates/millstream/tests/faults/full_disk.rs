@@ -53,8 +53,8 @@ fn is_all_there(place: &Path, out: &Path) -> bool {
     account.status.success()
 }
 
-/// Mounts small file systems at these directories, which become full while records arrive. Enlarges the first of them, and asserts
-/// that every record arrives once.
+/// Mounts small file systems at these directories. The file systems become full while records arrive. Then enlarges the first one,
+/// and asserts that every record arrives once.
 fn check(smalls: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();

@@ -1,4 +1,4 @@
-//! Faults between two Millstreams: the receiver's disk is full, or its network is cut, while the sender
+//! Faults between two Millstreams: the receiver's disk is full, or the network between the two is cut. Meanwhile the sender
 //! keeps accepting records. Every record arrives once. Needs root.
 
 use std::{
@@ -84,7 +84,7 @@ fn fill(full: &str, size: &str, stalls: bool) {
     if stalls {
         wait_until("the receiver says which path is full", || complaints() > 0);
     }
-    // The sender's channel is on another disk, so it accepts all records while the receiver accepts none.
+    // The sender's channel is on another disk, so the sender accepts all records even while the receiver accepts none.
     generator.finish();
     program.kill();
     let told = complaints();
@@ -102,7 +102,7 @@ fn fill(full: &str, size: &str, stalls: bool) {
 
 #[test]
 fn a_small_disk_under_the_channel_of_the_receiver_loses_and_doubles_nothing() {
-    // The disk has space for only one segment. The channel continues because it reuses the segment when its sink has settled it.
+    // The disk has space for only one segment. The channel continues, because it reuses this segment once the sink has settled it.
     fill("data", "100m", false);
 }
 

@@ -1,5 +1,5 @@
-//! No loss and no duplicates through processors before and after disk channels, while sender and receiver are killed. A processor
-//! or a sink that stops blocks no others.
+//! No loss and no duplicates through processors before and after disk channels, while sender and receiver are killed. If a processor
+//! or a sink stops, it blocks no others.
 
 use std::{
     fs,
@@ -88,8 +88,8 @@ fn nothing_is_lost_or_doubled_through_two_channels_in_series_when_sender_and_rec
     storm(two_channels, records, "30000", kills);
 }
 
-/// A receiver whose processors give some records a tag that differs from start to start (`turn`). Every third start has no
-/// processors.
+/// A receiver whose processors give some records a tag with the number of the start (`turn`). So the tag differs from start to start.
+/// Every third start has no processors.
 fn retagging(turn: usize, directory: &Path, port: u16) -> String {
     let (processors, inputs) = match turn % 3 {
         0 => (String::new(), "in"),
@@ -356,7 +356,7 @@ fn a_program_that_does_not_answer_blocks_no_other_connection_of_its_thread() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
     let (slow, fast, mild) = (free_port(), free_port(), free_port());
-    // All three sources share a data thread and a channel. Only the records of `slow` pass the program.
+    // All three sources share a data thread and a channel. Only the records of `slow` pass the external program.
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
          sources:\n\

@@ -113,7 +113,7 @@ fn processor(random: &mut Random) -> (String, &'static str) {
     }
 }
 
-/// The options of a processor with an error that only the last step of a start finds.
+/// The options of a processor. They have an error that only the last step of a start finds.
 fn broken(random: &mut Random) -> &'static str {
     match random.below(4) {
         0 => "type: remap, program: '.a = nothing_like_this(.b)'",

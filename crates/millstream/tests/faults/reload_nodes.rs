@@ -80,8 +80,8 @@ fn configuration(place: &Path, at: &Addresses, random: Option<&mut Random>) -> S
     )
 }
 
-/// Adds an error to a configuration that only the last step of a reload finds: an address on which another source listens, or a
-/// channel whose directory is a file.
+/// Returns the configuration `plain` with an added error. Only the last step of a reload finds this error: an address on which another
+/// source listens, or a channel whose directory is a file.
 fn broken(plain: &str, place: &Path, at: &Addresses, random: &mut Random) -> String {
     if random.below(2) == 0 {
         let taken = format!(

@@ -2,7 +2,7 @@
 //! the generator by the forward protocol with acks. Nothing is lost. Forward records never arrive twice. RELP and Avro have no
 //! ids that identify repeats, so records that were not acked when a session broke arrive again, directly after their first copy.
 //!
-//! Before each break (a kill or a stop), all three senders must have delivered something since the last one. So every break
+//! Before each break (a kill or a stop), all three senders must have delivered something since the previous break. So every break
 //! interrupts senders that are sending.
 
 use std::{
@@ -32,7 +32,7 @@ const RESTARTS: usize = 100;
 const PAUSE_MS_MAX: u64 = 50;
 /// The number of messages that RELP may have in flight: omrelp's default.
 const WINDOW: usize = 128;
-/// The number of messages that the test gives to rsyslog at a time, and the pause after each time.
+/// The number of messages that the test gives to rsyslog at a time, and the pause after these messages.
 const PIECE: usize = 50;
 const PIECE_EVERY: Duration = Duration::from_millis(10);
 /// The number of lines in each file for the Flume agent, and the least number of lines that the agent always has left to send.
@@ -100,7 +100,7 @@ impl Rig {
     }
 }
 
-/// rsyslog, and the thread that gives it numbered messages until it is stopped.
+/// rsyslog, and the thread that gives it numbered messages until [`Relp::end`].
 struct Relp {
     daemon: Daemon,
     ended: Arc<AtomicBool>,

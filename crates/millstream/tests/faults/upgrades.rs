@@ -95,8 +95,8 @@ fn an_upgrade_under_load_refuses_no_sender_and_loses_nothing() {
     verify(&place.join("out"), &place.join("ledger"));
 }
 
-/// Opens two sockets as systemd does, and starts the rest of the command line with them. The first has the port of the source; no
-/// source has the port of the second.
+/// Opens two sockets as systemd does, and then executes the rest of the command line, which inherits them. The first socket has the
+/// port of the source; no source has the port of the second.
 const ACTIVATE: &str = "\
 import os, socket, sys
 listener = socket.socket()

@@ -20,7 +20,7 @@ struct Case {
     numbers: Numbers,
     times: Times,
     unix: bool,
-    /// Selects further options of the source and the environment variables that configure the client to match.
+    /// Selects further options of the source, and the environment variables with which the client fits these options.
     secured: Secured,
 }
 
@@ -170,7 +170,7 @@ fn script(interpreter: &str, path: &str) -> Vec<String> {
     vec![interpreter.to_owned(), installed(path)]
 }
 
-/// Runs every variant of a client over TCP, and over the Unix socket if it supports one.
+/// Runs every variant of a client over TCP, and over the Unix socket if the client supports one.
 fn all(
     command: &[String],
     variants: &[&'static str],

@@ -148,7 +148,7 @@ fn curl_delivers_lines_plain_and_compressed() {
     let port = free_port();
     let config = configuration(directory.path(), port, "", "format: json, add: {}");
     let program = Program::start(directory.path(), &config).listens(port);
-    // More than a mebibyte, so that curl sends `Expect: 100-continue` first.
+    // The file is larger than one mebibyte, so that curl sends `Expect: 100-continue` first.
     let line = |n: u64| json!({"n": n, "big": u64::MAX - n, "text": "x".repeat(200)});
     let text: String = (0..10_000).map(|n| format!("{}\n", line(n))).collect();
     let file = directory.path().join("events.jsonl");

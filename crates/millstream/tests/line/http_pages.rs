@@ -112,7 +112,7 @@ fn said(status: u16, body: impl ToString) -> Said {
 }
 
 /// Imitates Elasticsearch's `_bulk`. Refuses a second document with the same id, and documents whose field `n` is not a number.
-/// Answers 429 twice for every fifth document before it accepts it.
+/// Answers 429 twice for every fifth document, and accepts this document at the third attempt.
 struct Indices {
     documents: Mutex<HashSet<String>>,
     put_off: Mutex<HashMap<String, u32>>,

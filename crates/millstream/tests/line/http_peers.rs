@@ -21,7 +21,7 @@ pub struct Request {
     pub method: String,
     pub path: String,
     headers: Vec<(String, String)>,
-    /// Decompressed.
+    /// The body after decompression.
     pub body: Vec<u8>,
 }
 
@@ -135,8 +135,8 @@ impl Service {
     }
 }
 
-/// Binds a port. Between two services, the kernel may assign the port to an outgoing connection, even to one that connects to
-/// this very port. So this retries until the port is free.
+/// Binds a port. While no service listens on the port, the kernel may assign it to an outgoing connection, even to a connection
+/// that leads to this very port. So this function retries until the port is free.
 fn bind(port: u16) -> TcpListener {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

@@ -1,5 +1,5 @@
-//! Millstream follows, through the real `journalctl`, a journal that the real `systemd-journal-remote` writes, and is
-//! killed and stopped meanwhile. With a disk channel, every entry arrives once and in order.
+//! Through the real `journalctl`, Millstream follows a journal that the real `systemd-journal-remote` writes. Meanwhile
+//! Millstream is killed and stopped. With a disk channel, every entry arrives once and in order.
 //!
 //! `make deps` installs both programs.
 

@@ -1,5 +1,6 @@
-//! A growing file under Debian's logrotate, in both of its modes, with and without compression, dates and a directory for old
-//! logs, while Millstream runs and while it does not; tailed through a disk channel into a file.
+//! Debian's logrotate rotates a growing file, which Millstream tails through a disk channel into another file. Tests both modes of
+//! logrotate (by renaming, and by copying and truncating), with and without compression, dates and a directory for old logs.
+//! logrotate runs while Millstream runs, and while Millstream is stopped.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,7 +18,7 @@ use crate::program::{Program, victim::Random, wait_until};
 const ROTATIONS: usize = 25;
 /// Matches the log and its rotated files beside it.
 const LOGS: &[&str] = &["logs/app.log*"];
-/// Matches only the log, and not its name after a rotation.
+/// Matches only the log, and not the rotated files.
 const LOG: &[&str] = &["logs/app.log"];
 /// Lines between two rotations.
 const LINES: usize = 4000;
@@ -251,7 +252,7 @@ fn rotation_by_copy_and_truncate_delivers_the_remaining_lines_once() {
 /// How a program is killed after a truncation.
 #[derive(Debug)]
 struct Kill {
-    /// The name of the copy.
+    /// The name of the copy of the log.
     copy: &'static str,
     /// The time between the arrival of the lines and the copy.
     age: Duration,
@@ -318,7 +319,7 @@ fn a_kill_right_after_a_truncation_duplicates_no_line_of_the_copy() {
     let mut kills = Vec::new();
     for copy in ["app.log.1", "copy-of-app"] {
         for age in [0, 300, 2500].map(Duration::from_millis) {
-            // In the last case, the channel has time to keep the line that follows the truncation.
+            // In the last of these cases, the channel has time to keep the line that follows the truncation.
             for (after, earliest) in [("", 0), ("after\n", 0), ("after\n", 30_000)] {
                 let delay = Duration::from_micros(earliest + random.below(2000));
                 kills.push(Kill {

@@ -7,7 +7,7 @@ use std::{
 
 use crate::program::{Program, wait_until};
 
-/// Sets the kernel's `limit` to 0, and asserts that tail nevertheless follows files that grow, appear and are rotated.
+/// Sets this limit of the kernel to 0, and asserts that tail nevertheless follows files that grow, appear and are rotated.
 fn follows_without(limit: &str) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();

@@ -1,5 +1,5 @@
 //! The sink `forward` with a third-party receiver, the server of @fluent-org/logger (npm): plain, compressed, under TLS with a
-//! key and a user, and while it closes its connections. The generator's verifier checks what the server has received.
+//! key and a user, and while the server closes its connections. The generator's verifier checks what the server has received.
 //!
 //! `make deps` installs the server into `target/clients`.
 
@@ -39,8 +39,8 @@ fn receiver(directory: &Path, port: u16, environment: &[(&str, &str)]) -> Server
     )
 }
 
-/// Sends numbered records through Millstream to the receiver, and asserts that the verifier accepts its output. `sink` holds
-/// further options of the sink, `allow` the verifier's arguments that name acceptable defects.
+/// Sends numbered records through Millstream to the receiver, and asserts that the verifier accepts the receiver's output. `sink`
+/// holds further options of the sink. `allow` holds the verifier's arguments that name acceptable defects.
 fn deliver(what: &str, sink: &str, environment: &[(&str, &str)], allow: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();

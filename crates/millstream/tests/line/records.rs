@@ -71,7 +71,7 @@ pub fn compare(output: &Path, numbers: Numbers, times: Times, what: &str) {
         };
         let n = got["n"].as_i64().unwrap();
         let time = got.remove("time").unwrap();
-        // Fields that Python's logging handler adds.
+        // Remove the fields that Python's logging handler adds.
         got.retain(|name, _| !name.starts_with("sys_"));
         let expected = match times {
             Times::Seconds => Some(format!("{}.000000000Z", rfc3339(SECONDS + n))),

@@ -287,8 +287,8 @@ fn ours(seq: usize) -> Value {
     format!("{:032x}.5.{seq}.0.{seq:08x}", 0xff).into()
 }
 
-/// Versions up to 2026-11 sent the option `floor` and trusted it: chunks with a position at or below it counted as repeats. Any
-/// peer can still send it.
+/// Versions up to 2026-11 sent the option `floor` and trusted it: chunks with a position at or below the `floor` counted as repeats.
+/// Any peer can still send this option.
 #[test]
 fn a_floor_claimed_by_a_peer_makes_no_chunk_a_repeat() {
     let mut fixture = Fixture::new("");
@@ -331,7 +331,8 @@ fn a_floor_claimed_by_a_peer_makes_no_chunk_a_repeat() {
     assert_eq!(fixture.lines("t"), expected);
 }
 
-/// The restored sender uses positions again that it had used before. So the chunk ids that it makes of them now name new records.
+/// The restored sender uses positions again that it had used before. So the chunk ids that it makes from these positions now name new
+/// records.
 #[test]
 fn chunks_of_a_sender_whose_data_dir_was_restored_from_a_copy_are_stored() {
     let mut fixture = Fixture::new("");
@@ -376,7 +377,8 @@ fn chunks_of_a_sender_whose_data_dir_was_restored_from_a_copy_are_stored() {
     let program = start();
     send("old", 300);
     arrived(301);
-    // Wait for a checkpoint, which settles the records before it. Old versions reported this as the `floor` with the next chunk.
+    // Wait for a checkpoint, which settles the records before it. Old versions reported the settled position as the `floor` with the
+    // next chunk.
     std::thread::sleep(Duration::from_millis(1500));
     send("last", 1);
     arrived(302);

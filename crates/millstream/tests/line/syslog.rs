@@ -53,7 +53,7 @@ fn whole(n: usize) -> Value {
     })
 }
 
-/// The same record with the peer's address, which a source adds over UDP.
+/// The record of [`whole`], with the peer's address. A source adds this address to records that arrive over UDP.
 fn with_peer(n: usize) -> Value {
     let mut record = whole(n);
     record["peer"] = "127.0.0.1".into();

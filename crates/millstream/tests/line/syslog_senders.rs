@@ -81,7 +81,7 @@ fn logger_of_util_linux_delivers_every_message_in_every_format() {
         for (n, mut record) in got.into_iter().enumerate() {
             let fields = record.as_object_mut().unwrap();
             fields.remove("time").unwrap();
-            // `logger` describes the quality of its clock there.
+            // In this field, `logger` describes the quality of its clock.
             fields.remove("structured_data");
             let mut expected = json!({
                 "facility": "local3", "severity": "warning", "app": "app", "procid": "77", "message": text(n),
@@ -107,7 +107,8 @@ fn logger_of_util_linux_delivers_every_message_in_every_format() {
 const TOO_LONG: [&str; 3] = ["split", "truncate", "reject"];
 const LINE_MAX: usize = 1000;
 
-/// Starts a source for each value of `too_long`, over TCP and UDP on its port. The rejected messages go to the file `aside`.
+/// Starts a source for each value of `too_long`. Each source listens over TCP and UDP on its own port. The rejected messages go to the
+/// file `aside.log`.
 fn start_strict(place: &Path, ports: [u16; 3]) -> Program {
     let ways = [0, 1, 2].map(|n| {
         let (name, port) = (TOO_LONG[n], ports[n]);

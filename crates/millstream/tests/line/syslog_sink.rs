@@ -95,7 +95,7 @@ fn compare(name: &str, n: usize, got: &Value) {
         "structured-data": format!("[x@1 k=\"v\\\"{n}\"][y@1]"),
     });
     if name == "old" {
-        // The older format has no further fields, and rsyslog's text begins with the space after the colon.
+        // The older format has neither a message id nor structured data. rsyslog's text begins with the space after the colon.
         wanted["msg"] = format!(" {}", text(n)).into();
         wanted["msgid"] = "-".into();
         wanted["structured-data"] = "-".into();
@@ -269,7 +269,7 @@ fn a_killed_server_loses_no_more_than_the_sink_reports() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, input) = (free_port(), free_port());
-    // The sink cannot know about messages that the server has read and not yet written when it is killed. So this server
+    // The sink cannot know about messages that the server has read and not yet written when the server is killed. So this server
     // writes each message immediately.
     let config = format!(
         "global(workDirectory=\"{0}\")\nmain_queue(queue.type=\"direct\")\nmodule(load=\"imptcp\" threads=\"1\")\n\

@@ -28,7 +28,7 @@ pub fn installed() -> String {
 
 /// A Flume agent that sends the files of a directory, oldest first, and deletes them. Killed when dropped.
 ///
-/// Keep the directory small: Flume lists a large one in several steps, so it may see a new file and miss an older one.
+/// Keep the directory small: Flume lists a large directory in several steps, so it may see a new file and miss an older one.
 pub struct Agent {
     child: Child,
     spool: PathBuf,

@@ -88,8 +88,8 @@ pub fn feed(port: u16, messages: impl Iterator<Item = String>) {
     stream.write_all(text.as_bytes()).unwrap();
 }
 
-/// Creates a directory with a CA (`ca.pem`) and two certificates for `localhost` that it signed (`server.pem`, `client.pem`), with
-/// their keys. Returns its path.
+/// Creates a directory with a CA (`ca.pem`), two certificates for `localhost` that the CA has signed (`server.pem`, `client.pem`), and
+/// the keys of these certificates. Returns the path of the directory.
 pub fn certificates(directory: &Path) -> PathBuf {
     let place = directory.join("certificates");
     fs::create_dir_all(&place).unwrap();

@@ -16,8 +16,8 @@ const LONG: Duration = Duration::from_secs(12);
 /// How long the server is stopped before a cut: long enough for clients to send requests that it does not answer.
 const UNDER_WAY: Duration = Duration::from_millis(300);
 
-/// Cuts the network of a server repeatedly. Before every other cut the server is stopped, so that requests are in flight: it
-/// executes them after the cut, and its answers are lost.
+/// Cuts the network of a server repeatedly. The server is stopped for a moment before every other cut, so that requests are in flight.
+/// It executes these requests while the network is cut, so its answers are lost.
 pub fn cut_now_and_then(network: &Network, server: &Server) {
     let mut random = Random::new();
     for cut in 0..CUTS {

@@ -24,7 +24,7 @@ static RUNNING: Mutex<Running> = Mutex::new(Running {
 static FREE: Condvar = Condvar::new();
 
 thread_local! {
-    /// Dropped when the thread of the test ends.
+    /// The turn of the test that runs in this thread. Dropped when the thread ends.
     static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
@@ -53,8 +53,8 @@ fn running() -> MutexGuard<'static, Running> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a turn for the module of the current test, after waiting until no test of another module has one. Returns immediately in a
-/// thread that a test started: the turn of the test covers it.
+/// Waits until no test of another module has a turn, and then takes a turn for the module of the current test. Returns immediately in
+/// a thread that a test started, because the turn of the test covers it.
 pub fn wait() {
     // The test harness names the thread of a test after the test: `crowd::hostile::...`. With `--test-threads=1`, tests run in the
     // main thread and need no turn.

@@ -13,7 +13,7 @@ use std::{
 
 use super::{PATIENCE, Program, free_port, millbench, wait_until};
 
-/// A xorshift64* generator. It prints its seed.
+/// A generator of random numbers (xorshift64*). It prints its seed.
 pub struct Random(u64);
 
 impl Random {
@@ -40,8 +40,9 @@ impl Random {
     }
 }
 
-/// Processors for tests of sinks. One chain leads from `in` to `halves.some` and `halves.rest`, the other from the channel `kept` to
-/// `parts.some` and `parts.rest`. Both parse with several tasks and route the records to two outputs, but leave them unchanged.
+/// Two chains of processors, for tests of sinks. One chain leads from `in` to `halves.some` and `halves.rest`, the other from the
+/// channel `kept` to `parts.some` and `parts.rest`. Both chains parse with several tasks and route the records to two outputs, but
+/// leave the records unchanged.
 pub const CHAINS: &str = "processors:\n\
     \x20 parsed: { type: parse, inputs: [in], as: regex, pattern: '^(?<message>.*)$', parallelism: 2 }\n\
     \x20 mapped: { type: remap, inputs: [parsed], program: '.n = length!(.message); del(.n)' }\n\
@@ -91,7 +92,7 @@ impl Generator {
         }
     }
 
-    /// Kills the generator and starts it again. It continues from its ledger.
+    /// Kills the generator and starts it again. It continues from its ledger, the file in which it notes the acks.
     pub fn kill_and_restart(&mut self) {
         // If it has exited already, its ledger contains every ack, and the new process exits immediately.
         let _ = self.child.kill();
@@ -173,8 +174,8 @@ fn account(out: &Path, ledger: &Path, allow: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Waits until no record is missing in `out`, for tests of faults that stall an output for a while. Accepts repeated and reordered
-/// records.
+/// Waits until no record is missing in `out`. It is for tests of faults that stall an output for a while. Accepts repeated and
+/// reordered records.
 pub fn arrived(out: &Path, ledger: &Path) {
     let others = ["duplicated", "reordered"];
     wait_until("every record has arrived", || {
@@ -260,7 +261,7 @@ impl Victim {
     }
 }
 
-/// Kills a generator, a receiver and both together in turn, then verifies the records in `out`.
+/// Repeatedly kills a generator, then a receiver, then both together. At the end, verifies the records in `out`.
 ///
 /// `config` returns the receiver's configuration for a directory and a port. It is called again before each kill, so it may return
 /// another configuration for the next start.

@@ -13,7 +13,7 @@ use crate::tree::{File, files};
 /// The modules of one crate and what each imports.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The crate of a file and its module path: `crates/sinks/src/file/writer.rs` is `file::writer` of `sinks`.
+/// The crate and the module path of a file: `crates/sinks/src/file/writer.rs` is the module `file::writer` of the crate `sinks`.
 fn module(path: &str) -> Option<(&str, String)> {
     let (name, rest) = match path.strip_prefix("crates/") {
         Some(below) => below.split_once("/src/")?,
@@ -74,7 +74,7 @@ fn expand<'t>(prefix: String, text: &'t str, found: &mut Vec<String>) -> &'t str
     }
 }
 
-/// The module that `path` leads to if it is written in the module `from`. `None` if it leads to no module.
+/// The module that `path` leads to if the module `from` contains this path. `None` if the path leads to no module.
 fn target<'g>(from: &str, path: &str, modules: &'g BTreeSet<String>) -> Option<&'g String> {
     let mut at: Vec<&str> = from.split("::").filter(|part| !part.is_empty()).collect();
     let mut words = path.split("::").peekable();

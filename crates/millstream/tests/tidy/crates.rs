@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tree::metadata;
 
-/// Each crate of the workspace, and the other ones that it may import (see ARCHITECTURE.md). Tests may also import testkit.
+/// Each crate of the workspace, and the other crates that it may import (see ARCHITECTURE.md). Tests may also import testkit.
 const IMPORTS: &[(&str, &[&str])] = &[
     ("record", &[]),
     ("sys", &[]),

@@ -1,6 +1,6 @@
 //! Checks the table in the section "The line, hop by hop" of ARCHITECTURE.md. It lists the functions of the line: the code that a
-//! batch passes on its way from a source to a sink. Each function must exist, and the functions of a file must not have more lines
-//! than their row states.
+//! batch passes on its way from a source to a sink. Each row names functions of one file. The functions must exist, and together
+//! they must not have more lines than the row states.
 
 use std::{collections::BTreeSet, fs};
 

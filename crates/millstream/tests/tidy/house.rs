@@ -1,6 +1,7 @@
 //! Prints a table about the code base: lines of files and functions, types that are spread over several files, import circles.
 //!
-//! `cargo test --workspace --locked --test tidy -- --ignored --nocapture house` prints it.
+//! `cargo test --workspace --locked --test tidy -- --ignored --nocapture house` prints the table. Another test checks the limit for
+//! spread types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,8 @@ use crate::{
     tree::{File, files},
 };
 
-/// The most files in which a type may have `impl` blocks. A type with more is too large: spreading it over files only hides that.
+/// The most files in which a type may have `impl` blocks. A type with `impl` blocks in more files is too large; to spread it over
+/// files only hides its size.
 const FILES_MAX: usize = 2;
 
 /// Counts the lines of each function. Relies on rustfmt's layout: the closing brace has the indentation of the first line.
@@ -69,7 +71,8 @@ fn directory(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// Types with `impl` blocks in more than [`FILES_MAX`] files: the file that defines each, its name, and the files.
+/// Types with `impl` blocks in more than [`FILES_MAX`] files. Each entry is a text `FILE: TYPE` (the file that defines the type, and
+/// its name), and the files with its `impl` blocks.
 fn scattered(files: &[&File]) -> Vec<(String, BTreeSet<String>)> {
     let mut defined: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for file in files {

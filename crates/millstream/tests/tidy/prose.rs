@@ -54,7 +54,7 @@ struct Piece {
 fn pieces_of_rust(code: &str) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let (mut line, mut rest) = (1, code);
-    // The line of the previous comment, which a comment on the next line continues; 0 if there is none.
+    // The line of the previous comment; 0 if there is none. A comment on the next line belongs to the same piece.
     let mut comment = 0;
     while let Some(first) = rest.chars().next() {
         let length = token(rest);
@@ -84,7 +84,7 @@ fn pieces_of_rust(code: &str) -> Vec<Piece> {
                 let name = rest[length..].trim_start();
                 let end = name.find(|c: char| !(c.is_alphanumeric() || c == '_'));
                 let text = name[..end.unwrap_or(0)].replace('_', " ");
-                // A name of more than three words is a test's, and is read as a sentence.
+                // A name of more than three words is the name of a test, and is read as a sentence.
                 let opens = text.split(' ').count() > 3;
                 pieces.push(Piece { line, text, opens });
             }

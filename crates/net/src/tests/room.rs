@@ -58,7 +58,7 @@ fn a_peer_that_does_not_begin_its_tls_handshake_is_evicted() {
     let mut silent = server.connect();
     until("it is accepted", || server.open() == 1);
     let mut next = server.connect();
-    // Not a handshake; the server answers with a TLS alert.
+    // These bytes are not a handshake, so the server answers with a TLS alert.
     next.write_all(b"nonsense").unwrap();
     let mut answer = Vec::new();
     let _ = next.read_to_end(&mut answer);

@@ -96,8 +96,8 @@ impl ClientTls {
         })
     }
 
-    /// The current rustls configuration, for a client library that makes its own connections. It does not contain
-    /// `server_name`.
+    /// The current rustls configuration, for a client library that makes its own connections. The configuration does not
+    /// contain `server_name`.
     pub fn settings(&self, reporter: &Reporter) -> Arc<ClientConfig> {
         self.made.get(reporter)
     }

@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for MinVersion {
                     _ => Err(E::custom("must be \"1.2\" or \"1.3\"")),
                 }
             }
-            // Without quotes it is a number in YAML.
+            // Without quotes, the version is a number in YAML.
             fn visit_f64<E: de::Error>(self, number: f64) -> Result<MinVersion, E> {
                 self.visit_str(&number.to_string())
             }

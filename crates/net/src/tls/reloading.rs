@@ -101,7 +101,7 @@ impl<M: Make> Reloading<M> {
         }
     }
 
-    /// Makes the next call check the files.
+    /// Makes the next call of [`Reloading::get`] check the files.
     #[cfg(test)]
     pub(super) fn age(&self) {
         let mut state = self.state.lock().unwrap();

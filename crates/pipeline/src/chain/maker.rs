@@ -10,7 +10,7 @@ use crate::{
     plan::{ChainNode, ChainPlan},
 };
 
-/// Makes the chains of one consumer. The chains share the threads of their processors, which end when the last chain is dropped.
+/// Makes the chains of one consumer. The chains share the threads of their processors. These threads end when the last chain is dropped.
 pub(crate) struct ChainMaker {
     plan: Arc<ChainPlan>,
     contexts: Vec<NodeContext>,

@@ -74,7 +74,7 @@ pub(crate) struct NodeContext {
     pub(crate) rejects: Option<Outlet>,
     pub(crate) meters: ProcessorMeters,
     reporter: Reporter,
-    /// Raised from a failure of the processor until it has processed a batch. The chains of a consumer share the condition, because
+    /// Raised when the processor fails, and cleared when it has processed a batch. The chains of a consumer share the condition, because
     /// after a failure a new chain replaces the old one.
     failing: Arc<Condition>,
 }
@@ -94,8 +94,8 @@ impl NodeContext {
         }
     }
 
-    /// Returns the context for the chains of one consumer. `reports`: these chains report the rejected records; otherwise the chains
-    /// of another consumer do.
+    /// Returns the context for the chains of one consumer. If `reports` is false, these chains drop rejected records, because the chains of
+    /// another consumer report them.
     pub(crate) fn reporting(&self, reports: bool) -> Self {
         let rejects = self.rejects.clone().filter(|_| reports);
         Self::new(rejects, self.meters.clone(), &self.reporter)
@@ -155,7 +155,7 @@ struct Node {
 enum Work {
     /// One task, on the thread that runs the chain.
     Here(GuardedTask),
-    /// Tasks on separate threads, to which the dealer distributes the batches of this chain.
+    /// Tasks on separate threads. The dealer distributes the batches of this chain to them.
     Workers(Arc<Workers>, Dealer),
 }
 
@@ -185,8 +185,8 @@ impl Chain {
         Arc::ptr_eq(&self.plan, plan)
     }
 
-    /// Gives whole batches to tasks from now on. For a reader, which keeps all tasks busy with several batches in flight, each in its
-    /// own chain.
+    /// From now on, gives whole batches to tasks instead of parts of batches. A reader calls this, because it keeps all tasks busy with
+    /// several batches in flight, each in its own chain.
     pub(crate) fn deal_whole(&mut self) {
         self.is_whole = true;
     }
@@ -362,7 +362,7 @@ fn pieces(made: &mut Made, port: usize) -> impl Iterator<Item = Piece> {
     both.map(|(batch, numbers)| Piece { batch, numbers })
 }
 
-/// Returns the batch without its records. It is delivered if all records were filtered, so that the position is settled.
+/// Returns the batch without its records. This empty batch is delivered if all records were filtered, so that the position is settled.
 fn emptied(batch: Batch) -> Batch {
     Batch {
         body: Bytes::new(),

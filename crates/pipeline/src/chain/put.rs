@@ -381,7 +381,7 @@ impl Output {
                 Origin::Chunk(chunk) => {
                     let (start, end) = (start + chunk.start, start + chunk.end);
                     match self.batch.origins.last_mut() {
-                        // A chunk must have only one range in a batch: the channel would take a second one for a repeat.
+                        // A chunk must have only one range in a batch: the channel would treat a second range as a repeat.
                         Some(Origin::Chunk(last)) if self.part == part => {
                             last.end = end;
                             last.records += chunk.records;

@@ -44,7 +44,7 @@ pub(crate) struct ChainReader {
     /// The tags that the consumer takes, for batches that pass through no chain. In a chain, each step has its own filter.
     tags: Option<TagFilter>,
     swap: Arc<Swap>,
-    /// The chains for the positions of a durable channel that may still be read, in the order of the positions. The last one is the
+    /// The chains for those positions of a durable channel that may still be read, in the order of the positions. The last one is the
     /// current chain.
     stages: VecDeque<Stage>,
     /// The last position that was read.
@@ -57,7 +57,7 @@ pub(crate) struct ChainReader {
     /// The maximum number of batches in flight: one if the chain has no threads.
     flights_max: usize,
     ready: VecDeque<Delivered>,
-    /// The name of the sink. Batches of a replay that name it skip the chain.
+    /// The name of the sink. Batches of a replay (rejected records that are sent again) skip the chain if they name this sink.
     sink: Arc<str>,
 }
 
@@ -144,8 +144,8 @@ impl ChainReader {
 
     /// Returns a batch with the maker of its chain, or with `None` if the batch skips the chain. A batch of a replay names one node. If
     /// it names this sink, it skips the chain. If it names a processor that is in neither the chain of its position nor the current
-    /// chain, it skips the chain as well, and the inlet rejects or ignores it. The current chain is searched for the sake of pumps: a
-    /// pump cannot reject a batch and waits until a reload brings the processor back.
+    /// chain, it skips the chain as well, and the inlet rejects or ignores it. The current chain is searched too, because of pumps: a pump
+    /// cannot reject a batch, and waits until a reload brings the processor back.
     fn route(&self, mut delivered: Delivered) -> (Delivered, Option<Arc<ChainMaker>>) {
         let maker = self.maker_of(&delivered);
         let Some(node) = replay::address(&delivered.batch) else {

@@ -101,8 +101,8 @@ impl Workers {
         Dealer::new(&self.partition, self.jobs.len(), &self.pool).beginning_with(number)
     }
 
-    /// Processes a batch and returns the output of its parts, in order. `is_whole`: one task gets the whole batch, unless a key
-    /// divides it.
+    /// Processes a batch and returns the output of its parts, in order. If `is_whole`, one task gets the whole batch, unless a key divides
+    /// it.
     pub(super) async fn process(
         &self,
         dealer: &mut Dealer,

@@ -16,7 +16,7 @@ use crate::{
     replay::{self, Replay},
 };
 
-/// Returns an edge to a channel that skips the chain in front of the channel.
+/// Returns an edge that leads to a channel and skips the chain in front of it.
 fn edge(feed: Option<Arc<Feed>>, name: &str) -> Result<Edge, String> {
     let feed = feed.ok_or_else(|| has_ended(name).message)?;
     Ok(Edge::to(feed))

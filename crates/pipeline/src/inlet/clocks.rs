@@ -34,7 +34,7 @@ pub(super) struct Clocks {
     /// the same name to the age of the oldest record that waits for the consumer.
     oldest: Since,
     /// For each unsettled checkpoint, the oldest first: when its first batch arrived here, and when a source had received that
-    /// batch. The last entry may belong to the checkpoint that is still being collected.
+    /// batch. The last entry may belong to the next checkpoint, whose batches are still arriving.
     begun: VecDeque<(Instant, Time)>,
 }
 

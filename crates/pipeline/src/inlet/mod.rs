@@ -88,7 +88,7 @@ pub struct Inlet {
     stop: Stop,
     /// Tells the inlet to end, because another sink takes over (`seat.rs`).
     call: Option<Arc<Call>>,
-    /// The checkpoint that is being collected.
+    /// The next checkpoint, to which the arriving batches are added.
     next: Checkpoint,
     next_bytes: usize,
     awaited: bool,
@@ -96,7 +96,7 @@ pub struct Inlet {
     is_within: bool,
     due: Option<Pin<Box<Sleep>>>,
     ended: bool,
-    /// The position up to which batches were counted as received. After a failure they are read again, and are not counted twice.
+    /// The position up to which batches were counted as received. Batches that are read again after a failure are not counted twice.
     counted: Option<Position>,
     /// Raised while the runs of the consumer fail; cleared by a settled checkpoint.
     failing: Option<Arc<Condition>>,
@@ -105,7 +105,8 @@ pub struct Inlet {
     delivered: Meter,
     clocks: Clocks,
     tap: Point,
-    /// The batch of a replay that this inlet rejects, until it is sent. No checkpoint is made before that.
+    /// A batch of a replay (rejected records that were sent again) that this inlet rejects, until the batch is sent. No checkpoint is made
+    /// before it is sent.
     strays: Strays,
 }
 
@@ -149,7 +150,7 @@ impl Inlet {
         self.failing = Some(failing);
     }
 
-    /// Hands the inlet to another sink, which uses it until `stop` or `call` ends its turn.
+    /// Hands the inlet to another sink, which uses the inlet until `stop` or `call` ends the turn of this sink.
     pub(crate) fn begin_turn(&mut self, stop: &Stop, call: Arc<Call>) {
         (self.stop, self.call) = (stop.clone(), Some(call));
     }
@@ -177,7 +178,8 @@ impl Inlet {
     }
 
     /// Returns the channel's cursor for this consumer; `None` for memory. A sink that commits positions only with data resumes after
-    /// its position or the cursor, whichever is later, because batches without records for the sink were settled without a commit.
+    /// its position or the cursor, whichever is later, because batches that held no records for the sink were settled without a commit of
+    /// the sink.
     pub fn settled(&self) -> Option<Position> {
         self.reader.settled()
     }
@@ -187,8 +189,8 @@ impl Inlet {
         self.reader.bounds()
     }
 
-    /// Moves the cursor forward to the position that the sink has committed. The two differ if an earlier run was killed between the
-    /// commit of the sink and that of the cursor.
+    /// Moves the cursor forward to the position that the sink has committed. The two positions differ if an earlier run was killed between
+    /// the commit of the sink and the commit of the cursor.
     pub fn settle_through(&mut self, position: Position) -> Result<(), Failure> {
         match self.settled() {
             Some(settled) if settled < position => self.reader.commit(position),

@@ -1,7 +1,7 @@
 //! Strays: batches of a replay (rejected records that are sent again) whose processor is not in the consumer's chain.
 //!
 //! If the processor was in front of this consumer when the replay began, a reload or a restart has removed it since then. No other
-//! consumer handles these records, so this one rejects them through `NAME.rejected`. A pump has no such port: it fails, and the
+//! consumer handles these records, so this consumer rejects them through `NAME.rejected`. A pump has no such port: it fails, and the
 //! channel keeps the records. A stray that was never meant for this consumer is ignored.
 
 use std::{
@@ -89,7 +89,7 @@ mod tests {
         outlet::{Edge, Feed},
     };
 
-    /// Keeps every group; takes none if it is full.
+    /// Keeps every group. If it is full, accepts no group, and its producers wait.
     #[derive(Clone, Default)]
     struct Port {
         taken: Arc<Mutex<Vec<Group>>>,

@@ -32,7 +32,7 @@ const WATCH: Duration = Duration::from_millis(50);
 /// The number of records in a batch.
 const RECORDS: u32 = 2;
 
-/// Memory with one lane and no bound.
+/// A memory channel with one lane and no bound.
 #[derive(Default)]
 struct Memory(Mutex<Queue>);
 

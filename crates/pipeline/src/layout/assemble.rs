@@ -18,8 +18,8 @@ use crate::{
 };
 
 /// Builds the plan. `takers` has the consumers of all ports. `chained` has the chains, and the consumers of the endpoints'
-/// ports. Endpoints are sources, channels and sinks. `queues` has the size of the memory queue in front of each node, in bytes, and
-/// `inputs` the input options of each consumer.
+/// ports. Endpoints are sources, channels and sinks. `queues` has the size of the memory queue in front of each node, in bytes. `inputs`
+/// has the input options of each consumer.
 pub fn assemble(
     entries: &[Entry],
     built: Vec<Option<Built>>,

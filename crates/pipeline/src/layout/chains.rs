@@ -9,18 +9,18 @@ use crate::tags::TagFilter;
 
 /// The graph of endpoints (sources, channels and sinks), and the chains between them.
 pub(super) struct Chained {
-    /// The consumers of the endpoints' ports, and of all ports for rejected records. Each consumer has the index of the entry of its
-    /// chain to which the port leads.
+    /// The consumers of the endpoints' ports, and of all ports for rejected records. Each consumer has the index of the entry (in the
+    /// consumer's chain) that the port leads to.
     pub(super) takers: Takers,
-    /// For each node its chain; `None` for nodes without one.
+    /// For each node its chain; `None` for a node that has no chain.
     pub(super) chains: Vec<Option<ChainLayout>>,
 }
 
 /// The chain of one consumer. Nodes are given by their indexes in the list of all nodes.
 pub(super) struct ChainLayout {
-    /// Its processors, ordered so that each comes after those that feed it.
+    /// The processors, ordered so that each one comes after the processors that feed it.
     pub(super) nodes: Vec<usize>,
-    /// The ports of other nodes that lead into it.
+    /// The ports (of other nodes) that lead into the chain.
     pub(super) entries: Vec<Port>,
 }
 
@@ -68,7 +68,8 @@ pub(super) fn fold(takers: &Takers, built: &[Option<Built>]) -> Chained {
     chained
 }
 
-/// Returns the processors that lead to a consumer. Each comes after those that feed it; otherwise the order of the file is kept.
+/// Returns the processors that lead to a consumer. Each one comes after the processors that feed it; otherwise they are in the order of the
+/// configuration file.
 fn upstream(consumer: usize, takers: &Takers, is_processor: &impl Fn(usize) -> bool) -> Vec<usize> {
     let feeders = |of: usize| -> BTreeSet<usize> {
         let feeds = |((node, exit), all): (&Port, &Vec<Taker>)| {

@@ -206,9 +206,9 @@ fn way(from: usize, to: usize, takers: &Takers) -> Option<Vec<Port>> {
     None
 }
 
-/// Finds outputs that no node takes. For a source this is an error, because it would acknowledge records and drop them. For a
-/// durable channel, which keeps them, and for a processor, which filters them, it is a warning. `ends` has the consumers of each
-/// endpoint.
+/// Finds outputs that no node takes. For a source this is an error, because it would acknowledge records and drop them. For a durable
+/// channel, which keeps its records, and for a processor, which filters them, it is only a warning. `ends` has the consumers of each
+/// endpoint (source, channel or sink).
 pub fn unused(
     entries: &[Entry],
     built: &[Option<Built>],
@@ -252,8 +252,9 @@ pub fn unused(
     entries.iter().enumerate().filter_map(unused).collect()
 }
 
-/// Finds processors that run in front of several consumers. The result is a note that explains how the processor could run once. If
-/// the processor is not repeatable, it is a warning instead, because the consumers can get different records.
+/// Finds processors that run in front of several consumers. The result is a note that explains how the processor could run once. If the
+/// processor is not repeatable (the same input can give different output), the result is a warning instead, because the consumers can get
+/// different records.
 pub fn repeated(
     entries: &[Entry],
     built: &[Option<Built>],
@@ -323,7 +324,7 @@ fn channels_before(processor: usize, entries: &[Entry], takers: &Takers) -> Vec<
     found
 }
 
-/// The warning about ports of a processor that no node takes.
+/// The warning about those ports of a processor that no node takes.
 fn unused_ports(at: usize, entry: &Entry, ports: &[Arc<str>], takers: &Takers) -> Option<Problem> {
     let is_taken = |number: &usize| takers.contains_key(&(at, Exit::Records(*number)));
     let name = |number: usize| match &*ports[number] {

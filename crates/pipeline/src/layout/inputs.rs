@@ -125,7 +125,7 @@ pub fn resolve(
         .filter(|(_, built)| built.is_none());
     let wrong = wrong.map(|(entry, _)| entry.name.to_string());
     let left_out: Vec<_> = left_out.iter().cloned().chain(wrong).collect();
-    // A glob matches no `NAME.rejected` of a node that takes rejected records itself: such nodes could form a cycle.
+    // A glob does not match the port `NAME.rejected` of a node that itself takes rejected records, because such nodes could form a cycle.
     let takes_rejects = |at: usize| {
         let patterns = inputs[at].iter().flat_map(|inputs| &inputs.patterns);
         patterns
@@ -189,7 +189,7 @@ fn ports(at: usize, entry: &Entry, built: Option<&Built>) -> Vec<(String, Port)>
     ports
 }
 
-/// Whether a pattern of `inputs` names one of these nodes or its port for rejected records.
+/// Whether a pattern of `inputs` names one of these nodes, or a port of one.
 fn names_any(pattern: &str, nodes: &[String]) -> bool {
     let glob = matcher(pattern);
     nodes.iter().any(|node| {
@@ -244,7 +244,7 @@ fn matcher(pattern: &str) -> Option<GlobMatcher> {
     Some(glob.compile_matcher())
 }
 
-/// Replaces dots by slashes, because the globs are made for paths: dots separate the parts of a port's name as slashes separate those
+/// Replaces dots by slashes, because the globs are made for paths: dots separate the parts of a port's name as slashes separate the parts
 /// of a path.
 fn exchange(name: &str) -> String {
     name.replace('.', "/")

@@ -111,7 +111,7 @@ struct Taker {
     node: usize,
     /// The tags that it takes; `None`: all.
     tags: Option<TagFilter>,
-    /// The index of the entry of the consumer's chain to which the port leads; 0 without a chain.
+    /// The index of the entry (in the consumer's chain) that the port leads to; 0 if there is no chain.
     entry: usize,
 }
 
@@ -120,8 +120,8 @@ type Takers = HashMap<Port, Vec<Taker>>;
 
 /// Lays out the graph of `entries`, which are in the order of the file.
 ///
-/// `left_out` has the names of nodes that are missing from `entries` because they have errors; references to them are not
-/// errors. `queue_bytes` is the size of the queue in front of a sink whose inputs name no memory channel.
+/// `left_out` has the names of nodes that are missing from `entries` because they have errors; references to these nodes are not errors.
+/// `queue_bytes` is the size of the queue in front of a sink whose inputs name no memory channel.
 pub fn lay_out(
     entries: Vec<Entry>,
     left_out: &[String],
@@ -164,7 +164,7 @@ pub fn lay_out(
     let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
     warnings.extend(built.iter().flatten().flat_map(Built::warnings));
     let mut notes = Vec::new();
-    // Outputs are checked only if no node has an error: such a node could be the one that takes them.
+    // Outputs are checked only if no node has an error, because a node with an error could be the one that takes an output.
     if problems.is_empty() && left_out.is_empty() {
         let unused = unused(&entries, &built, &takers, &chained.takers);
         let is_error = |problem: &Problem| problem.severity == Severity::Error;
@@ -233,7 +233,8 @@ fn pass_through_memory(takers: Takers, built: &[Option<Built>]) -> Takers {
     ports.map(|(port, all)| (*port, straight(all))).collect()
 }
 
-/// Returns the size in bytes of the queue in front of a sink: the largest of the memory channels in its `inputs`, or the default.
+/// Returns the size in bytes of the queue in front of a sink: the size of the largest memory channel in the sink's `inputs`, or the
+/// default.
 fn queue_of(
     sink: usize,
     inputs: &[Option<Inputs>],

@@ -16,8 +16,8 @@ use crate::{
     promise::{Guarantee, Promise},
 };
 
-/// A node of any section. The option `ports` names the ports of a processor, `lanes` puts a sink on the data threads, and `memory` makes
-/// a channel a memory channel.
+/// A node for any section of the configuration. The option `ports` names the ports of a processor, `lanes` puts a sink on the data threads,
+/// and `memory` makes a channel a memory channel.
 struct Fake {
     ports: Vec<Arc<str>>,
     in_lanes: bool,

@@ -1,5 +1,5 @@
-//! Ages: the time that something has waited, by a clock that never jumps. The age is computed when it is read, so it grows even
-//! while its owner hangs.
+//! Ages: the time that something has waited, by a clock that never jumps. The age is computed when it is read, so it grows even while the
+//! task that set it hangs.
 
 use std::{
     sync::{

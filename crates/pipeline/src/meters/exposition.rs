@@ -69,7 +69,7 @@ impl Family {
         self
     }
 
-    /// The suffix of its samples' names.
+    /// The suffix of the names of the family's samples.
     fn suffix(&self) -> &'static str {
         match self.kind {
             Kind::Counter => "_total",
@@ -141,7 +141,7 @@ fn samples(family: &Family, text: &mut String) {
     }
 }
 
-/// Appends the line `NAME{LABEL="VALUE",...} NUMBER`, with the bound of a bucket as the label `le`.
+/// Appends the line `NAME{LABEL="VALUE",...} NUMBER`. For a bucket, adds the label `le`, which holds the upper `bound` of the bucket.
 fn line(
     text: &mut String,
     name: &str,
@@ -234,7 +234,7 @@ fn buckets(text: &mut String, path: &str, reading: &Reading, seconds: i64) {
 }
 
 /// Appends one part of a path. Every character except ASCII letters, digits, `-` and `_` becomes `_`, so that a value never opens
-/// another level and no value from a peer forges a line. An empty value is `_`.
+/// another level and no value from a peer forges a line. An empty value becomes `_`.
 fn part(value: &str, path: &mut String) {
     if value.is_empty() {
         path.push('_');

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-/// The upper bounds of the buckets; one more bucket holds everything above. The bounds suit latencies from those of a batch in memory
-/// to those of a destination that answers after minutes.
+/// The upper bounds of the buckets; one more bucket holds everything above. The bounds suit short latencies (a batch in memory) as well as
+/// long ones (a destination that answers after minutes).
 pub const BOUNDS: [Duration; 16] = [
     Duration::from_millis(1),
     Duration::from_millis(2),
@@ -44,7 +44,8 @@ struct Buckets {
 /// The content of a histogram when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The number of durations in each bucket: up to the bound with the same index; the last bucket has those above all bounds.
+    /// The number of durations in each bucket. A bucket counts the durations up to the bound with the same index that exceed the previous
+    /// bound. The last bucket counts those above all bounds.
     pub counts: [u64; BUCKETS],
     /// The sum of all durations.
     pub sum: Duration,

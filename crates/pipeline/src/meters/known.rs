@@ -232,7 +232,7 @@ mod tests {
                 "{name}"
             );
             assert!(help.ends_with('.') && help.len() > 10, "{name}: {help}");
-            // The formats would need escapes.
+            // The formats would need escapes for these characters.
             assert!(!help.contains(['\\', '"', '\n']), "{name}: {help}");
             let is_named = |unit: &str| name.split('_').any(|part| part == unit);
             assert_eq!(is_named("bytes"), *unit == Unit::Bytes, "{name}");

@@ -6,7 +6,8 @@
 use bytes::Bytes;
 use millstream_record::{Buffer, Pool};
 
-/// The output of smaller batches goes into allocated memory, because the smallest buffer of the pool would be much too large for it.
+/// The output of batches with fewer bytes than this goes into allocated memory, because the smallest buffer of the pool would be much too
+/// large for it.
 const POOLED_BYTES_MIN: usize = 32 << 10;
 /// The maximum number of buffers of the pool for one batch. A processor may write to any number of ports and tags, but only a few of
 /// them get a large part of the batch; the rest goes into allocated memory.
@@ -65,8 +66,8 @@ impl Body {
         }
     }
 
-    /// Returns the bytes without a copy. Only if the buffer is mostly empty are they copied, so that it returns to the pool
-    /// immediately: the batch may wait in a queue that counts the bytes of the batch, not the capacity of the buffer.
+    /// Returns the bytes without a copy. If the buffer is mostly empty, copies them, so that the buffer returns to the pool immediately.
+    /// Otherwise a batch could wait in a queue that counts the bytes of the batch, but not the capacity of its buffer.
     pub(super) fn share(self) -> Bytes {
         match self {
             Self::Pooled(buffer) if buffer.len() < buffer.capacity() / 4 => {

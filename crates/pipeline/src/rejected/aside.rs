@@ -1,4 +1,5 @@
-//! Sets the files of a node aside for a replay: renames them, so that new rejected records go to other files.
+//! Sets the files of a node aside for a replay (their records are sent again): renames them, so that new rejected records go to other
+//! files.
 
 use std::{
     io,
@@ -32,7 +33,7 @@ impl Aside {
         (!was_taken).then(|| Turn(self.0.clone()))
     }
 
-    /// Renames the files with records, so that nothing more is appended to them. Returns these files and those of unfinished replays,
+    /// Renames the files that hold records, so that nothing more is appended to them. Returns these files and those of unfinished replays,
     /// the oldest first. Leaves out files with `.torn-` in their names.
     pub(crate) fn set_aside(&self) -> io::Result<Vec<PathBuf>> {
         self.streams(Streams::set_aside)

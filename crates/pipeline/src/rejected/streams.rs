@@ -1,7 +1,8 @@
 //! Appends to the files of rejected records, and syncs, rotates and removes them.
 //!
-//! The files stay readable. If a failed write leaves an incomplete record, it is truncated before the next record is written. If an
-//! earlier run left an incomplete record, its file is renamed unchanged, because no record appended after it could be read.
+//! The files stay readable. If a failed write leaves an incomplete record, the file is truncated to its last whole record before the next
+//! one is written. If an earlier run left an incomplete record, the file is renamed unchanged, because a record appended after the
+//! incomplete one could not be read.
 
 use std::{
     collections::HashMap,
@@ -165,8 +166,8 @@ impl Streams {
         Ok(torn)
     }
 
-    /// Renames the files with records for a replay, except those that are named `torn`. Returns them and the files of unfinished
-    /// replays, the oldest first.
+    /// Renames the files that hold records for a replay, except those that are named `torn`. Returns these files and the files of
+    /// unfinished replays, the oldest first.
     pub(super) fn set_aside(&mut self) -> io::Result<Vec<PathBuf>> {
         let mut files = self.files()?;
         files.sort_by_key(|file| file.age);

@@ -47,7 +47,7 @@ enum Intake {
         tags: Option<TagFilter>,
         behind: Behind,
     },
-    /// From the memory in front of it.
+    /// From the memory channel in front of it.
     Memory {
         queue_bytes: usize,
         tasks: Tasks,
@@ -114,7 +114,7 @@ impl Difference {
 
 impl Known {
     /// Returns the nodes of a plan. `in_front` receives the index of a sink and returns whether the sink's chain runs in front of its
-    /// memory.
+    /// memory channel.
     pub(crate) fn of(plan: &Plan, in_front: impl Fn(usize) -> bool) -> Self {
         let mut nodes = BTreeMap::new();
         let mut add = |name: &Arc<str>, section, options: &Arc<str>, intake, is_fixed| {

@@ -85,7 +85,8 @@ pub(super) struct Laying<'a> {
     pub(super) failures: Vec<Failure>,
 }
 
-/// Whether the processors of a sink run in front of the sink's memory, before batches enter it. Otherwise the readers run them.
+/// Whether the processors of a sink run in front of the sink's memory channel, before batches enter it. Otherwise the readers of the sink
+/// run them.
 pub(super) fn is_chain_in_front(
     plan: &SinkPlan,
     index: usize,
@@ -96,13 +97,13 @@ pub(super) fn is_chain_in_front(
         node.reports && routes.any(|route| route.to == Target::Sink(index))
     };
     let nodes = plan.chain.iter().flat_map(|chain| &chain.nodes);
-    // The chain must be in front in two cases. First, the key by which records are dealt may be a field that the processors set. Second,
-    // if a processor rejects records into its own sink, the reader that runs it would wait forever for space in the memory that the
-    // reader itself must empty.
+    // The chain must be in front in two cases. First, the key by which records are distributed may be a field that the processors set.
+    // Second, if a processor rejects records into its own sink, the reader that runs the processor would wait forever for space in the
+    // memory channel that the reader itself must empty.
     deals(plan) || nodes.into_iter().any(comes_back)
 }
 
-/// Whether the option `partition` deals the records of a sink to its lanes.
+/// Whether the option `partition` distributes the records of a sink among its lanes.
 fn deals(plan: &SinkPlan) -> bool {
     matches!(&plan.input, Input::Memory { tasks, .. } if tasks.partition != Partition::Same)
 }
@@ -288,8 +289,8 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Prepares a sink with one task for each of its supplies. The readers of the tasks run the sink's chain, unless the chain is
-    /// `in_front` of the memory.
+    /// Prepares a sink with one task for each of `supplies`, which provide the readers of the tasks. The readers run the sink's chain,
+    /// unless the chain is `in_front` of the memory channel.
     fn lay_sink(
         &mut self,
         plan: &SinkPlan,
@@ -336,7 +337,7 @@ impl Laying<'_> {
         self.joining.sinks.push(sink);
     }
 
-    /// Binds a source that is new or replaces another one. `channels` are those of the plan.
+    /// Binds a source that is new or replaces another one. `channels` are the channels of the plan.
     fn source(
         &mut self,
         mut plan: SourcePlan,
@@ -348,7 +349,7 @@ impl Laying<'_> {
         let named = (&plan.name, "source", plan.kind);
         let fills = filled(&plan.routes, channels);
         if let Some(why) = fills.iter().find_map(|channel| self.missing(channel)) {
-            // The channel that it sends to does not run and could not keep its records.
+            // The source sends to a channel that does not run and could not keep the records.
             self.leave_out(named, &why)?;
             return Ok(None);
         }

@@ -1,8 +1,8 @@
 //! Changes a pipeline to a new plan: at the start, when nothing runs yet, and at each reload.
 //!
 //! First, everything that the plan adds is built beside the running nodes. If this fails, nothing has changed. Then ports and chains
-//! switch to the new plan between two batches, so that no batch is lost, repeated or overtaken. Only nodes whose configuration differs
-//! stop.
+//! switch to the new plan between two batches, so that no batch is lost, repeated or overtaken. A node stops only if its configuration
+//! differs.
 
 mod known;
 mod laying;

@@ -177,7 +177,7 @@ async fn a_node_with_damaged_state_ends_no_other_node() {
     let mut rig = Rig::new(false, 1, 1);
     rig.sink_ends(Err(failure.clone()));
     assert_eq!((rig.ended(), rig.stops()), (None, (false, false)));
-    // A restart would find the same state, so the pipeline waits for its stop even without running tasks.
+    // A restart would find the same state, so the pipeline waits for its stop even if no task runs any more.
     rig.source_ends(Ok(()));
     assert_eq!(rig.ended(), None);
     rig.running.stop();

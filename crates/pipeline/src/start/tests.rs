@@ -32,7 +32,7 @@ struct Begun {
     lane: usize,
 }
 
-/// A source or sink that sends [`Begun`] when it begins. As a source it ends at its stop, as a sink with its inlet.
+/// A source or sink that sends [`Begun`] when it begins. As a source, it ends at its stop. As a sink, it ends with its inlet.
 #[derive(Clone)]
 struct Told {
     begun: mpsc::Sender<Begun>,

@@ -305,7 +305,7 @@ async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
     let (stopper, _) = stop();
     let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
     let (mut inlet, context) = input(None, first);
-    // The first sink never ends, so its run is dropped. The second one ends with its inlet, because it is replaced.
+    // The first sink never ends, so its run is dropped. The second sink ends with its inlet, because it is replaced.
     let (stays, takes) = (Arc::new(Waits(false)), Arc::new(Waits(true)));
     let replace = async {
         seat.replace(takes);
@@ -342,7 +342,7 @@ async fn a_sink_that_is_replaced_while_it_waits_to_retry_is_followed_by_the_next
     assert_eq!((fails.runs(), next.runs()), (1, 1));
 }
 
-/// A sink that returns when its inlet has no more batches if the flag is true, and never returns otherwise.
+/// If the flag is true, a sink that returns when its inlet has no more batches; otherwise a sink that never returns.
 struct Waits(bool);
 
 impl Sink for Waits {

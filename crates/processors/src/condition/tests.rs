@@ -37,8 +37,8 @@ fn times_that_name_no_zone_are_in_the_time_zone_of_the_option() {
             format!("routes:\n  one:\n    where: |\n      {condition}\n"),
             "one",
         ),
-        // Of the records that match the condition, `sample` drops practically all. So the remaining record is the one that does not
-        // match.
+        // `sample` drops practically all records that match its `where`, which is the negated condition. So the remaining record is
+        // the one that matches `condition`.
         (
             &sample::COMPONENT,
             format!("every: 9223372036854775807\nwhere: |\n  !({condition})\n"),
@@ -155,7 +155,8 @@ fn condition(chance: &mut Chance, depth: usize) -> (String, String) {
                 [("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")][chance.below(4)];
             let bound = chance.pick(&BOUNDS);
             let map = format!("{{ {field}: {{ {name}: {bound} }} }}");
-            // VRL does not compare a boolean with a number here, and neither do maps.
+            // In VRL, it is an error to compare a boolean with a number. Because of `?? false`, the record then does not match, as
+            // with a map.
             (map, format!("(({field} {sign} {bound}) ?? false)"))
         }
         4 => {

@@ -4,8 +4,9 @@ use millstream_wire::msgpack::{write_array_len, write_uint};
 
 use super::protocol::{Answers, Format, records_of};
 
-/// Reads the output of a program, which arrives in pieces of at most `step` bytes, up to the first unusable answer. Returns the
-/// records of all earlier answers as packed entries, the number of these answers, and whether all answers are usable.
+/// Reads the output of a program, which arrives in pieces of at most `step` bytes. Stops at the first unusable answer. Returns
+/// the records of the usable answers as packed entries (`[time, record]` in MessagePack), the number of these answers, and
+/// whether there was no unusable answer.
 ///
 /// # Panics
 /// If the number of pending bytes does not agree with the buffer.

@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! Each task runs its own process of the program. No matter how the program behaves, each record is answered or rejected with a
-//! reason, or the run fails and restarts at its last checkpoint. A task waits for its program, so its chain must not run on a data
-//! thread ([`Processor::blocking`]).
+//! Each task (the processor in one chain) runs its own process of the program. No matter how the program behaves, each record is
+//! either answered, or rejected with a reason, or the task fails and its records are processed again. A task waits for its
+//! program, so the task must not run on a data thread ([`Processor::blocking`]).
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -51,8 +51,8 @@ const ANSWERS_MAX: Size = Size::mib(128);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// Program and its arguments, such as `[python3, /etc/millstream/enrich.py]`. It is started without a shell; to use one, write
-    /// `[sh, -c, "..."]`.
+    /// Program and its arguments, such as `[python3, /etc/millstream/enrich.py]`. The program is started without a shell; to use a
+    /// shell, write `[sh, -c, "..."]`.
     command: Vec<String>,
     /// Format of records and answers: `json` (one line each) or `msgpack` (one MessagePack value each). Default: `json`.
     #[serde(default)]
@@ -65,7 +65,7 @@ struct Config {
     answers_max: Size,
     /// Working directory of the program. Default: that of Millstream.
     directory: Option<PathBuf>,
-    /// Variables that the program gets in addition to the environment of Millstream: `{ NAME: text }`.
+    /// Environment variables of the program, in addition to those of Millstream: `{ NAME: text }`.
     #[serde(default)]
     environment: BTreeMap<String, String>,
     /// Whether the program always gives the same answer to the same record. `true` silences the warnings of `check` about programs
@@ -89,7 +89,7 @@ struct Shared {
     timeout: Period,
     answers_max: Size,
     reporter: Reporter,
-    /// Whether the program has given a usable answer since Millstream started.
+    /// Whether any process of the program has given a usable answer since the processor was built.
     is_proven: AtomicBool,
 }
 

@@ -1,8 +1,8 @@
 //! A running program and its three pipes, which are non-blocking.
 //!
-//! Records go to the program's standard input and answers come from its standard output. Both are served at the same time, so that
-//! no full pipe blocks the other one. Standard error is read as well, but only its last bytes are stored. The program runs in its
-//! own process group, which is killed as a whole.
+//! Records go to the program's standard input and answers come from its standard output. Both pipes are served at the same time,
+//! so that a full pipe does not block the other one. Standard error is read as well, but only its last bytes are stored. The
+//! program runs in its own process group, which is killed as a whole.
 
 use std::{
     collections::BTreeMap,
@@ -31,9 +31,10 @@ use rustix::{
 const READ_BYTES: usize = 64 << 10;
 /// The number of bytes of standard error that are stored.
 const WORDS_BYTES: usize = 512;
-/// The most characters of standard error that a message shows.
+/// The maximum number of characters of standard error that a message shows.
 const WORDS_SHOWN: usize = 200;
-/// The longest wait for a program to end after its standard input was closed. Then it is killed.
+/// The longest wait for a program to end after its standard input or output was closed. A program that still runs after this time
+/// is killed. After a failure, the rest of standard error is read for at most this time, too.
 const GRACE: Duration = Duration::from_millis(50);
 /// The longest wait for a killed program to exit. If it hangs in the kernel for longer, a separate thread reaps it.
 const REAP: Duration = Duration::from_millis(100);
@@ -46,17 +47,17 @@ fn groups() -> MutexGuard<'static, Vec<Pid>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Kills all running programs when the process ends. Dropping a task kills its program, too, but a task that waits for a program
-/// that hangs is never dropped.
+/// Kills all running programs. Called when Millstream ends: dropping a task kills its program as well, but a task whose program
+/// hangs waits for it and is never dropped.
 pub fn kill_all() {
-    // The lock is held until all are killed. A program leaves this list before it is reaped, so no id in the list can have been
-    // reused.
+    // The lock is held until all programs are killed. A program leaves this list before it is reaped, so no id in the list can
+    // have been reused.
     for group in groups().drain(..) {
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
-/// The command of the configuration.
+/// The options that describe how to start the program.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     /// The program and its arguments; never empty.
@@ -91,7 +92,7 @@ pub(super) enum Cause {
 pub(super) struct Fault {
     /// The cause. It completes a sentence that begins with the name of the program.
     pub(super) why: String,
-    /// Whether the program has not read a byte since its last answer. If so, the unanswered records did not cause the failure.
+    /// Whether the program has read nothing since its last answer. If so, the unanswered records did not cause the failure.
     pub(super) is_unread: bool,
 }
 
@@ -280,7 +281,7 @@ impl Program {
         input.map_or(0, |input| ioctl_fionread(input).unwrap_or(0))
     }
 
-    /// Returns the state of the program when all records are answered. Waits up to `wait` for unexpected output.
+    /// Returns the state of a program that has answered all its records. Waits up to `wait` for unexpected output of the program.
     pub(super) fn rest(&mut self, wait: Duration) -> Rest {
         self.read_errors();
         let mut polled = [PollFd::new(&self.output, PollFlags::IN)];
@@ -293,7 +294,8 @@ impl Program {
         }
     }
 
-    /// Takes the last line of the stored standard error. Returns `None` if there was none since the last call.
+    /// Returns the last line of the stored standard error that is not blank, and clears the store. Returns `None` if the program
+    /// has written no such line since the last call.
     pub(super) fn take_words(&mut self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.words);
         let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
@@ -314,7 +316,7 @@ impl Program {
         let is_unread = !is_answer && self.unread() >= self.sent;
         let is_new = is_unread && !self.has_answered;
         let ended = matches!(cause, Cause::Closed | Cause::StoppedReading) && self.has_ended(GRACE);
-        // A program that writes faster than this loop reads must not keep it running.
+        // If the program writes faster than this loop reads, the time limit ends the loop.
         let read_until = Instant::now() + GRACE;
         while self.read_errors() && Instant::now() < read_until {}
         let status = self.kill();
@@ -332,7 +334,7 @@ impl Program {
         Fault { why, is_unread }
     }
 
-    /// Waits up to `limit` for the program to end, and returns whether it has. Does not reap it.
+    /// Waits up to `limit` for the program to end, and returns whether it has ended. Does not reap the program.
     fn has_ended(&self, limit: Duration) -> bool {
         let Some(child) = &self.child else {
             return true;
@@ -351,7 +353,8 @@ impl Program {
     /// Kills the process group and reaps the program. Returns `None` if its exit status cannot be read within `REAP`.
     fn kill(&mut self) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
-        // Until the program is reaped, no other process can get its id. So it is killed and removed from the list before that.
+        // Until the program is reaped, no other process can get its id. So the program is killed and removed from the list before
+        // it is reaped.
         let group = Pid::from_child(&child);
         let _ = kill_process_group(group, Signal::KILL);
         groups().retain(|other| *other != group);
@@ -372,7 +375,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if self.child.is_some() {
-            // A program whose input is closed can exit normally.
+            // Closing the input first gives the program the chance to exit normally.
             self.input = None;
             self.has_ended(GRACE);
             self.kill();

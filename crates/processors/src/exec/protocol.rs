@@ -30,7 +30,7 @@ pub(super) enum Format {
 const SHOWN_BYTES: usize = 60;
 
 impl Format {
-    /// Appends a record in this format. The slice of a packed record must end with the record.
+    /// Appends a record in this format. The slice of a packed record must end where the record ends.
     pub(super) fn write(
         self,
         record: Record<'_>,
@@ -77,7 +77,7 @@ pub(super) struct Answers {
     at: usize,
     /// The offset in `buffer` up to which the next answer was scanned without finding its end.
     scanned: usize,
-    /// The number of MessagePack values that the next answer still lacks: 1 before its first byte.
+    /// The number of MessagePack values that are still missing from the next answer: 1 before its first byte.
     open: u64,
     /// The current JSON answer as MessagePack.
     value: Vec<u8>,
@@ -216,7 +216,8 @@ pub(super) fn records_of<'a, E: From<String>>(
 mod tests {
     use super::*;
 
-    /// Returns all answers in an output that arrives in pieces of `step` bytes, as JSON, or the error for an unusable answer.
+    /// Reads an output that arrives in pieces of `step` bytes. Returns all answers as JSON, or the error for the first unusable
+    /// answer.
     fn answers(format: Format, output: &[u8], step: usize) -> Result<Vec<String>, String> {
         let (mut answers, mut found) = (Answers::new(format), Vec::new());
         for piece in output.chunks(step) {

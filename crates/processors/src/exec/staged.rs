@@ -18,9 +18,9 @@ pub(super) struct Staged {
     /// Packed entries: arrays `[time, record]` in MessagePack.
     body: Vec<u8>,
     counts: Counts,
-    /// Records that leave by `NAME.rejected`, each with the reason.
+    /// Records that leave by the port `NAME.rejected`, each with the reason.
     rejected: Vec<(Range<usize>, String)>,
-    /// The bytes of an entry before its record: its time and metadata.
+    /// The bytes of an entry before its record: the array header, the time and the metadata.
     head: Vec<u8>,
 }
 
@@ -32,7 +32,7 @@ struct Counts {
     dropped: u32,
 }
 
-/// A state of [`Staged`] to which it can return.
+/// A state of [`Staged`] that [`Staged::back_to`] restores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     length: usize,
@@ -57,7 +57,8 @@ impl Staged {
     ) -> Result<(), Cause> {
         self.head.clear();
         match timed.record {
-            // A packed record keeps its time, and the metadata that newer versions of Fluent Bit add to it.
+            // A packed record keeps its time, and the metadata that newer versions of Fluent Bit write beside the
+            // time.
             Record::Packed(rest) => {
                 let end = batch.body.len() - rest.len();
                 let head = batch.body.get(range.start..end);
@@ -113,7 +114,8 @@ impl Staged {
         self.rejected.clear();
     }
 
-    /// Moves all answers to the output of the batch, and frees memory above `bytes_max`.
+    /// Moves all answers and rejected records to the output of the batch. Frees the memory of buffers above
+    /// `bytes_max`.
     pub(super) fn send(&mut self, batch: &Batch, out: &mut Out<'_>, bytes_max: usize) {
         let (body, counts) = (&mut self.body, self.counts);
         if counts.entries > 0 {

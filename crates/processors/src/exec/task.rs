@@ -1,8 +1,8 @@
 //! The work of `exec`: sends the records of a batch to the program and takes its answers.
 //!
-//! Normally records are sent as fast as the program reads them, and the n-th answer belongs to the n-th record. A failure can have
-//! been caused by any record, and earlier answers may belong to other records, because the program may have skipped one. So a new
-//! process of the program gets the batch again, one record at a time, which ties each failure to one record.
+//! Normally records are sent as fast as the program reads them, and the n-th answer belongs to the n-th record. After a failure, it
+//! is not known which record caused it. Earlier answers may even belong to other records, because the program may have skipped a
+//! record. So a new process of the program gets the batch again, one record at a time. Then each failure belongs to one record.
 
 use std::{
     io, iter,
@@ -27,19 +27,19 @@ use super::{
 const KEPT_BYTES: usize = 1 << 20;
 /// A record that is sent alone is rejected after this many failures. (Its batch has failed once before that.)
 const TRIES: u32 = 2;
-/// If this many processes in a row end before they read a record, the run fails.
+/// If this many processes in a row end before they read a record, the task fails.
 const UNREAD_MAX: u32 = 3;
-/// If a program that never answered fails on this many records in a row, the run fails.
+/// If a program that has never answered fails on this many records, the task fails.
 const UNPROVEN_MAX: u32 = 3;
 /// Bounds of the wait for surplus output after the last answer. The wait is four times the mean time per answer, because a program
 /// that writes one answer too many does so within about that time.
 const SETTLE_MIN: Duration = Duration::from_micros(200);
 const SETTLE_MAX: Duration = Duration::from_millis(20);
-/// The wait before a program is started again. It doubles until a program answers.
+/// The first and the longest wait before a program is started again. The wait doubles until a program answers.
 const WAIT_FIRST: Duration = Duration::from_millis(10);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The task of one chain, with its program.
+/// The task of the processor in one chain, with its program.
 pub(super) struct Executing {
     shared: Arc<Shared>,
     program: Option<Program>,
@@ -87,7 +87,7 @@ impl Executing {
     /// answers and returns the cause.
     fn all_at_once(&mut self, batch: &Batch) -> Result<Option<Cause>, Failure> {
         self.make_ready()?;
-        // With a single record, no answer can belong to another one, so surplus output is not awaited.
+        // If the batch has a single record, its answer cannot belong to another record. So surplus output is not awaited.
         let Err(cause) = self.run(batch, records(batch), batch.count > 1) else {
             return Ok(None);
         };
@@ -124,7 +124,7 @@ impl Executing {
         }
     }
 
-    /// Fails if the program has never answered a record. In that case the program is at fault, and no record must be rejected.
+    /// Fails if the program has never answered a record. In that case the program is at fault, so the records are not rejected.
     fn check_proven(&self, why: &str) -> Result<(), Failure> {
         if self.shared.is_proven.load(Ordering::Relaxed) {
             return Ok(());
@@ -135,7 +135,8 @@ impl Executing {
         )))
     }
 
-    /// Sends one record and waits for its answer. The inner error is a failure of the program, the outer one ends the run.
+    /// Sends one record and waits for its answer. The inner error is a failure of the program. The outer error is a failure of the
+    /// task.
     fn one(
         &mut self,
         batch: &Batch,
@@ -192,14 +193,14 @@ impl Executing {
         if answers.pending() > 0 || program.rest(settle) == Rest::Talks {
             return Err(Cause::Surplus);
         }
-        // A program that reads byte by byte may leave the newline of the last record unread.
+        // A program that reads byte by byte may answer the last record before it reads the newline after the record.
         match program.unread() {
             0 | 1 => Ok(()),
             _ => Err(Cause::Early),
         }
     }
 
-    /// Starts the program if it is not running or can no longer be used.
+    /// Starts the program if it is not running. A program that can no longer be used is ended and started again.
     fn make_ready(&mut self) -> Result<(), Failure> {
         let cause = match self
             .program
@@ -232,7 +233,7 @@ impl Executing {
         Ok(())
     }
 
-    /// Ends the program after a failure.
+    /// Ends the program after a failure. Fails itself if too many processes in a row have read nothing.
     fn fail(&mut self, cause: &Cause) -> Result<Fault, Failure> {
         let Shared {
             launch, reporter, ..

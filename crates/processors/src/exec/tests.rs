@@ -144,7 +144,8 @@ fn a_record_that_kills_the_program_is_rejected_and_its_neighbours_are_not() {
         reasons[0].contains("`ValueError: no poison`"),
         "{reasons:?}"
     );
-    // The program has proven that it works, so even the first record of a batch is rejected.
+    // The program has answered records before, so it counts as working. Now a record is rejected even if it is the only one of its
+    // batch.
     let made = rig.run(&lines("t", "poison\n"));
     assert_eq!((made.counts.rejected, made.counts.sent), (1, 0));
     assert_eq!(rig.run(&lines("t", "d\n")).counts.sent, 1);
@@ -417,7 +418,8 @@ fn a_program_inherits_no_pipe_of_another_one() {
     let directory = tempfile::tempdir().unwrap();
     let list = directory.path().join("list");
     let script = format!("ls /proc/self/fd > {}; exec cat", list.display());
-    // The test itself may have been started with descriptors that all its child processes inherit.
+    // The test may have been started with open descriptors, which all its child processes inherit. So the expected list is that of
+    // a child process that the test starts directly.
     let mut plain = std::process::Command::new("sh");
     plain
         .args(["-c", &script])

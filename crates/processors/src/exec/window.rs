@@ -38,8 +38,8 @@ pub(super) struct Window<'a, I> {
     open: usize,
     /// The number of records that are answered.
     answered: u32,
-    /// The reason why `next` cannot be encoded in the format, or `None` if it can be. Such a record is rejected after all records
-    /// before it are answered.
+    /// The reason why `next` cannot be encoded in the format, or `None` if no such reason is known. A record that cannot be
+    /// encoded is rejected once all records before it are answered.
     unfit: Option<String>,
 }
 

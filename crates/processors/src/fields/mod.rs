@@ -46,8 +46,9 @@ struct Config {
     /// Fields with their new names: `{ .msg: .message }`. All are renamed at the same time. A field that already has the new name
     /// is replaced.
     rename: Rename,
-    /// Fields with their values: constants, or templates such as `"{host}"`. A template that is a single field keeps its type. A
-    /// record is rejected if it lacks a value that a template needs and for which the template has no default.
+    /// Fields with their values: constants, or templates such as `"{host}"`. If a template consists of a single field, the new
+    /// field has the type of that field. A record is rejected if it lacks a value that a template needs and for which the template
+    /// has no default.
     set: Set,
     /// Fields to remove.
     remove: Vec<FieldPath>,
@@ -192,8 +193,8 @@ impl Retag {
         }
     }
 
-    /// Renders the new tags of the records of a batch. Calls `send` with each new head, and with the range and number of the
-    /// adjacent records that get it.
+    /// Renders the new tags of the records of a batch. Calls `send` with each new head, and with the range and the number of the
+    /// records that get this head.
     fn send(
         &mut self,
         batch: &Batch,

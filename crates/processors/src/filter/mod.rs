@@ -37,10 +37,10 @@ pub const COMPONENT: Component = Component {
 #[serde(deny_unknown_fields)]
 struct Config {
     /// Condition that a record must match to be kept: a map such as `{ .level: [error, fatal], .ms: { gt: 500 } }`, or a text in VRL such
-    /// as `'length!(.tags) > 3'`. All other records are filtered.
+    /// as `'length!(.tags) > 3'`. All other records are dropped, and counted as filtered.
     #[serde(rename = "where")]
     condition: Where,
-    /// Time zone of times without a zone, in a condition in VRL. Default: the top-level `timezone`.
+    /// Time zone that a condition in VRL uses for times without a zone. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 

@@ -1,10 +1,10 @@
-//! The processor `remap`: runs a program in VRL on each record.
+//! The processor `remap`: runs a program in VRL (Vector Remap Language) on each record.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! The language is in the crate `vrl`. Adjacent records that a program does not change are passed on as one range, without a copy.
-//! Changed records are written directly into the output.
+//! The language is implemented in the crate `vrl`. Adjacent records that a program does not change are passed on as one range,
+//! without a copy. Changed records are written directly into the output.
 
 use std::{ops::Range, sync::Arc};
 
@@ -82,7 +82,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     }))
 }
 
-/// The program of the options.
+/// Returns the program that the options contain, or that is in the file that they name.
 fn script(config: &Config, options: &Node) -> Result<Script, Problem> {
     let at = |name| options.find(name).unwrap_or(options);
     match (&config.program, &config.file) {
@@ -130,13 +130,14 @@ impl Processor for Remapper {
 struct Remapping {
     remap: Remap,
     on_error: OnError,
-    /// The head (tag and values) of the last record that was written, or `None` if it was the head of the batch.
+    /// The head (tag and values) of the last record that was written. `None` means that the record has the head of its batch.
     head: Option<(Moved, Head)>,
-    /// The entries (`[time, record]` in MessagePack) that the program made of one record, until it is known under which head they
-    /// are written to the output.
+    /// The entries (`[time, record]` in MessagePack) that the program made from one record. They are held here until their head is
+    /// known, and then written to the output.
     entries: Vec<u8>,
-    /// Whether an entry was already written with the head of the batch. From then on, unchanged lines are converted to entries as
-    /// well: a batch cannot hold both, so each change between them would begin a new batch.
+    /// Whether the output with the head of the batch consists of entries: always for a packed batch, and for lines once an entry
+    /// was written with this head. Then unchanged lines are converted to entries as well. A batch cannot hold both lines and
+    /// entries, so each change from one to the other would begin a new batch.
     is_packed: bool,
 }
 
@@ -144,7 +145,7 @@ struct Remapping {
 /// depends on the record alone, so a replay rejects the same records.
 const GROWTH_MAX: usize = 32;
 const FREE_BYTES: usize = 1 << 20;
-/// The absolute limit for the output for one record. A larger record may still grow by [`FREE_BYTES`].
+/// The limit for the output for one record of any size. A record of about this size or more may still grow by [`FREE_BYTES`].
 const RECORD_BYTES_MAX: usize = 64 << 20;
 /// The largest buffer that a task holds between two batches.
 const KEPT_BYTES: usize = 1 << 20;
@@ -162,7 +163,7 @@ fn bounded(outcome: Outcome, bytes: usize, written: usize) -> Outcome {
     }
 }
 
-/// A record of the batch and the result of the program. The entries that it made are in [`Remapping::entries`].
+/// A record of the batch and the result of the program. The entries that the program made are in [`Remapping::entries`].
 struct Ran {
     record: Range<usize>,
     outcome: Outcome,
@@ -201,7 +202,7 @@ impl Task for Remapping {
 }
 
 impl Remapping {
-    /// Runs the program on the record at the offset `start`; `None` at the end of the batch.
+    /// Runs the program on the record at the offset `start`. Returns `None` at the end of the batch.
     fn run(&mut self, batch: &Batch, start: usize) -> Option<Ran> {
         if start >= batch.len() {
             return None;

@@ -274,7 +274,8 @@ fn any_split_of_the_input_gives_the_same_records() {
             counts.rejected += made.counts.rejected;
             counts.failed += made.counts.failed;
         }
-        // Records of one tag but different hosts are in different batches, so their order across batches is not compared.
+        // Records with the same tag and different hosts are in different batches, so their order across batches is not
+        // compared.
         let mut expected = ["t", "two"].map(|tag| of_tag(&together, tag));
         if program.contains("%host") {
             expected

@@ -34,7 +34,7 @@ pub const COMPONENT: Component = Component {
 
 /// The port for records that match no condition.
 const REST: &str = "rest";
-/// Names of ports that a route cannot have.
+/// Names that a route cannot have, because every `route` processor has ports of these names.
 const RESERVED: [&str; 2] = [REST, "rejected"];
 
 /// The options of `route`.
@@ -45,7 +45,7 @@ struct Config {
     /// `NAME.ROUTE` of the first route, in the order of the file, whose condition it matches. A record that matches none leaves by
     /// `NAME.rest`.
     routes: std::collections::BTreeMap<String, Route>,
-    /// Time zone of times without a zone, in conditions in VRL. Default: the top-level `timezone`.
+    /// Time zone that conditions in VRL use for times without a zone. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 
@@ -68,7 +68,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         mut routes,
         timezone,
     } = options.read()?;
-    // `routes` is sorted by name, so the order of the file is taken from `options`.
+    // `routes` is sorted by name, so the order in the file is taken from `options`.
     let names: Vec<_> = options
         .get("routes")
         .map(Node::entries)

@@ -4,7 +4,7 @@
 //! Words of eight bytes are multiplied in pairs to 128 bits and folded, as in wyhash and foldhash. The hash does not protect
 //! against a sender that chooses its records: such a sender can choose which of them are kept.
 
-/// Odd numbers without a pattern: digits of pi.
+/// Odd numbers without a pattern: the first hexadecimal digits of pi. The last digit of `FACTOR` is changed to make it odd.
 const START: u64 = 0x243f_6a88_85a3_08d3;
 const FACTOR: u64 = 0x1319_8a2e_0370_7345;
 
@@ -66,8 +66,8 @@ fn words(block: &[u8; 32]) -> [u64; 4] {
     all
 }
 
-/// Multiplies two numbers and combines the halves of the product. A factor of 0 would erase the other one, so `a` is mixed in
-/// again.
+/// Multiplies two numbers and combines the halves of the product. If `b` is 0, the product does not depend on `a`, so `a` is
+/// mixed in again.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -78,7 +78,7 @@ fn fold(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A change of these numbers changes the samples of every running pipeline.
+    /// If these numbers change, every running pipeline keeps other records than before.
     #[test]
     fn the_hash_stays_the_same_in_every_version() {
         let hash = |text: &str| Hash::new().bytes(text.as_bytes()).finish();

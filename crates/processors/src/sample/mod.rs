@@ -3,8 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! A hash of the record, or of its key, decides. So the decision depends neither on a counter, which a replay would restart, nor on
-//! the boundaries of batches. Adjacent records that are kept are passed on as one range, without a copy.
+//! A hash of the record, or of its key, decides whether the record is kept. So the decision depends neither on a counter, which a
+//! replay would restart, nor on the boundaries of batches. Adjacent records that are kept are passed on as one range, without a
+//! copy.
 
 mod hash;
 
@@ -58,7 +59,8 @@ struct Config {
     /// kept. Default: all records are sampled.
     #[serde(rename = "where")]
     condition: Option<Where>,
-    /// Time zone of strftime fields in `key`, and of times without a zone in a condition in VRL. Default: the top-level `timezone`.
+    /// Time zone of strftime fields in `key`. A condition in VRL uses it for times without a zone, too. Default: the top-level
+    /// `timezone`.
     timezone: Option<String>,
 }
 
@@ -211,7 +213,7 @@ impl Sampler {
         hash.finish() <= self.highest
     }
 
-    /// Decides by the key. The same key gives the same decision in every node and on every machine.
+    /// Decides by the key. The same key gives the same decision on every machine and in every node with the same ratio.
     fn keeps_key(
         &self,
         key: &mut Renderer,

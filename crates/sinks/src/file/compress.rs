@@ -3,8 +3,9 @@
 //! `encode -> [write] -> settle`
 //!
 //! The compressor keeps no state between two pieces. So every committed length is the end of a whole stream, one compressor serves
-//! thousands of files, and a piece whose write failed is compressed again. A piece is all text up to the next checkpoint, or four
-//! mebibytes of it. Smaller pieces would compress badly, so nothing is written earlier.
+//! thousands of files, and a piece whose write failed can be compressed again. A piece contains all text that waits for the file.
+//! The piece is written at the next checkpoint, or once four mebibytes wait (more if they belong to several files). Smaller pieces
+//! would compress badly, so nothing is written earlier.
 
 use std::io::IoSlice;
 
@@ -22,7 +23,7 @@ pub(super) enum Compression {
     None,
     /// gzip (RFC 1952), as `zcat` reads it.
     Gzip,
-    /// zstd (RFC 8878), as `zstdcat` reads it: several times faster, and smaller.
+    /// zstd (RFC 8878), as `zstdcat` reads it: several times faster than gzip, and the files are smaller.
     Zstd,
 }
 

@@ -20,17 +20,17 @@ pub(super) struct Config {
     /// Path of the output: a template in which each value becomes one part of the path
     /// (`/var/log/{host}/{tag}.%Y-%m-%d.log`). Missing directories are created.
     path: Template,
-    /// Symbolic link to the current file, for paths that change with time: a template like `path`, such as
-    /// `/var/log/{tag}.log`. If an output has the same path as a link, it replaces the link. Default: no link.
+    /// Symbolic link to the current file, for paths that change with time: a template like `path`, such as `/var/log/{tag}.log`. If
+    /// an output has the same path as a link, the output replaces the link. Default: no link.
     latest: Option<Template>,
-    /// Compression of the files. No extension is added to `path`: end it with `.gz` or `.zst`.
+    /// Compression of the files. No extension is added to `path`, so let `path` end with `.gz` or `.zst`.
     #[serde(default)]
     compression: Compression,
     /// When a file is renamed and a new one is started.
     #[serde(default)]
     rotate: RotateConfig,
-    /// Maximum number of open files. To open more, the sink closes the least recently used files; it opens them again when they are
-    /// needed.
+    /// Maximum number of open files. To open another one, the sink closes the least recently used files; it opens them again when
+    /// they are needed.
     #[serde(default = "open_files")]
     open_files: u32,
     /// Whether written data stays in the page cache.
@@ -41,7 +41,7 @@ pub(super) struct Config {
     #[serde(default, deserialize_with = "mode")]
     #[schemars(with = "Option<String>")]
     mode: OutputMode,
-    /// Maximum number of bytes written but not yet on disk; beyond it writing waits for the disk. 0: no limit.
+    /// Maximum number of bytes that are written but not yet on disk. Beyond it, writing waits for the disk. 0: no limit.
     #[serde(default = "dirty_max")]
     dirty_max: Size,
 }
@@ -50,13 +50,13 @@ pub(super) struct Config {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RotateConfig {
-    /// Maximum size of a file, after compression. It is rotated before a record would exceed this; a longer record gets its
-    /// own file. 0: no limit.
+    /// Maximum size of a file, after compression. The file is rotated before a record would make it larger than this; a record that
+    /// is longer than this gets its own file. 0: no limit.
     size: Size,
     /// Maximum number of records in a file. 0: no limit.
     records: u64,
-    /// Maximum time between the first record of a file and its rotation, by the receive times of records, so that a backlog
-    /// is divided as if it had been written on time. 0: no limit.
+    /// Maximum time between the first record of a file and the rotation of the file. The receive times of the records count, so that
+    /// a backlog is divided into the same files as if it had been written on time. 0: no limit.
     interval: Period,
     /// Time without a new record after which a file is rotated. 0: never.
     idle: Period,
@@ -68,8 +68,8 @@ struct RotateConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Cache {
-    /// Removes written data from the page cache, which then serves other programs. Where the system supports uncached writes (Linux
-    /// 6.14), large writes need only a fraction of the CPU time.
+    /// Removes written data from the page cache, so that the cache serves other programs. Where the system supports uncached writes
+    /// (Linux 6.14), large writes need only a fraction of the CPU time.
     #[default]
     Drop,
     /// Keeps the data cached, for outputs that are read soon.
@@ -81,12 +81,13 @@ fn open_files() -> u32 {
     256
 }
 
-/// A checkpoint syncs this amount anyway, and a disk of 2026 writes it within a second.
+/// There is a checkpoint at least every 64 MiB of input, so this amount is synced at a time anyway. A disk of 2026 writes it within
+/// a second.
 fn dirty_max() -> Size {
     Size::mib(64)
 }
 
-/// Reads permissions in octal. YAML reads `0640` as the number 640, so the digits of a number are octal, too.
+/// Reads permissions in octal. YAML reads `0640` as the number 640, so the digits of that number are taken as octal, too.
 fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OutputMode, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -118,7 +119,7 @@ pub(super) struct Settings {
     pub(super) open_files: usize,
     /// Whether written data is removed from the page cache (`cache: drop`).
     pub(super) drops_cache: bool,
-    /// 0: no limit.
+    /// Maximum number of bytes that are written but not yet on disk; 0: no limit.
     pub(super) dirty_max: u64,
     pub(super) mode: OutputMode,
 }
@@ -154,7 +155,7 @@ impl Settings {
         Renderer::path(&self.path, self.format.zone())
     }
 
-    /// Returns the renderer of the `latest` link, or None without one.
+    /// Returns the renderer of the `latest` link, or None if no link is configured.
     pub(super) fn latest(&self) -> Option<Renderer> {
         let latest = self.latest.as_ref()?;
         Some(Renderer::path(latest, self.format.zone()))

@@ -3,8 +3,8 @@
 //! `encode -> [write] -> settle`
 //!
 //! A sink that writes faster than its disk would fill the page cache, and with it the memory of the whole host. So write-back
-//! starts as soon as a mebibyte is written, and a write that exceeds `dirty_max` waits until the oldest bytes are on disk. None of
-//! this makes data durable: only the sync of the next checkpoint does.
+//! starts as soon as a mebibyte of a file is written, and a write that exceeds `dirty_max` waits until the oldest bytes are on
+//! disk. None of this makes data durable: only the sync of the next checkpoint does.
 
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ impl Dirty {
     }
 
     /// Notes that `bytes` bytes were written to file `id` at offset `start`. With `uncached` the kernel has already started their
-    /// write-back. Waits for the disk if more than `max` bytes are pending.
+    /// write-back. If more than `max` bytes are then not yet on disk, waits for the disk.
     pub(super) fn wrote(
         &mut self,
         files: &mut Files,

@@ -2,9 +2,9 @@
 //!
 //! `read back -> process -> [encode] -> write -> settle`
 //!
-//! A path that all records of a batch have in common is rendered once; otherwise neighboring records with the same path are handled
-//! together. Lines that are written unchanged are shared, not copied. A record is never split between two files. A record that
-//! cannot be encoded or has no path is rejected with its reason.
+//! If all records of a batch have the same path, the path is rendered once; otherwise neighboring records with the same path are
+//! handled together. Lines that are written unchanged stay in the buffer of their batch and are not copied. A record is never split
+//! between two files. A record that cannot be encoded or has no path is rejected, with the reason.
 
 use std::{ffi::OsString, mem::replace, ops::Range, os::unix::ffi::OsStringExt, path::PathBuf};
 
@@ -24,7 +24,7 @@ use crate::sending::{Refused, by_reason};
 struct Span {
     /// The range of the records in the body of the batch.
     range: Range<usize>,
-    /// Number of records. Only correct if the body is written unchanged; otherwise it is not used.
+    /// Number of records. It is correct only if the body is written unchanged, and is not used otherwise.
     records: u32,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Encode {
     /// Buffers for the path of the current span, and for the path of the next record.
     name: Vec<u8>,
     next_name: Vec<u8>,
-    /// Records of the current batch that cannot be encoded or lack a value of their path.
+    /// Records of the current batch that cannot be encoded or lack a value that their path needs.
     rejects: Vec<Reject>,
     /// Records whose path cannot be a file, each with the reason.
     refused: Vec<Refused>,
@@ -93,7 +93,7 @@ impl Encode {
             let range = whole;
             return self.place(batch, Span { range, records }, out).await;
         }
-        // In steps, so that the encoded text of a large batch is never in memory as a whole.
+        // A large batch is encoded in steps, so that its encoded text is never in memory as a whole.
         let mut range = 0..0;
         for (record, _) in records(batch) {
             range.end = record.end;
@@ -246,7 +246,7 @@ impl Encode {
         None
     }
 
-    /// Requests the `latest` link to a file when it gets its first records of this run.
+    /// Requests the `latest` link to a file when the file gets its first records of this run.
     fn link(&mut self, id: u32, batch: &Batch, span: &Span, out: &mut PatientWriter) {
         let output = out.writer.files.outputs.get_mut(id);
         let Some(latest) = self.latest.as_mut().filter(|_| !output.linked) else {
@@ -267,8 +267,8 @@ impl Encode {
         }
     }
 
-    /// Sends the records of `batch` that cannot be written to the rejected port. Neighboring records with the same reason stay
-    /// together.
+    /// Rejects the records of `batch` that cannot be written: sends them to the sink's `rejected` port. Neighboring records with
+    /// the same reason stay together.
     pub(super) async fn reject(&mut self, batch: &Batch, inlet: &mut Inlet) {
         let rejects = self.rejects.drain(..);
         self.refused

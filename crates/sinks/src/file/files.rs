@@ -3,8 +3,8 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! Guarantees: at most `open_files` files are open; each is locked while it is open and synced before it is closed; a file that
-//! another process renamed or removed is noticed within a second of the next write.
+//! Guarantees: at most `open_files` files are open; each is locked while it is open and synced before it is closed; before a write,
+//! the sink checks whether another process has renamed or removed the file, unless it has checked that within the last second.
 
 use std::{
     collections::BTreeSet,
@@ -25,7 +25,7 @@ use millstream_sys::disk::{Disk, File, Open, OutputMode};
 use super::{failure::cannot, output::Output, outputs::Outputs, sync::sync_all};
 use crate::directories::{Directories, directory_of};
 
-/// How often the name of an open file is checked.
+/// How often the sink checks that an open file still has its name.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Cached pages are dropped only after this many new bytes: the call costs as much as writing a few pages.
 const DROP_BYTES: u64 = 256 << 10;
@@ -88,7 +88,7 @@ impl Files {
         self.handling
     }
 
-    /// Returns the number of the output with this path. Adds an output if none has it.
+    /// Returns the number of the output with this path. Adds the output if there is none.
     pub(super) fn of(&mut self, path: &[u8], since: Time) -> u32 {
         self.outputs.of(path, since, self.now)
     }
@@ -165,7 +165,7 @@ impl Files {
         Ok(true)
     }
 
-    /// Removes a `latest` link at the path of an output: a write through it would go to another output.
+    /// Removes a `latest` link at the path of an output: a write through the link would go to another output.
     fn remove_link(&mut self, path: &Path) -> Result<(), Failure> {
         let Ok(target) = self.disk.read_link(path) else {
             return Ok(());
@@ -184,7 +184,7 @@ impl Files {
         Ok(())
     }
 
-    /// Returns why no file can have this name, or None if one can. Only for names that are not known yet.
+    /// Returns why no file can have this name, or None if a file can have it. Only for names that no output has yet.
     pub(super) fn misfit(&self, path: &Path) -> Option<String> {
         let why = match self.disk.metadata(path) {
             Ok(found) if found.file => return None,
@@ -312,7 +312,7 @@ impl Files {
     pub(super) fn sync_directories(&mut self) -> Result<(), Failure> {
         while let Some(directory) = self.unsynced_directories.first() {
             match self.disk.sync_directory(directory) {
-                // The directory was removed together with its files. The next check of their names notices it.
+                // The directory was removed together with its files. The next check of the names of these files notices that.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => other.map_err(|error| cannot("sync the directory", directory, &error))?,
             }
@@ -333,8 +333,8 @@ impl Files {
         Ok(same)
     }
 
-    /// Retires a file that another process renamed or removed: syncs its data and closes it. It leaves the journal with the next
-    /// commit.
+    /// Retires a file that another process renamed or removed: syncs its data and closes it. The file leaves the journal with the
+    /// next commit.
     fn let_go(&mut self, id: u32) -> Result<(), Failure> {
         let output = self.outputs.get(id);
         let path = output.path.clone();

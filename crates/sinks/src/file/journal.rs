@@ -2,9 +2,9 @@
 //!
 //! `encode -> write -> [settle]`
 //!
-//! The files `journal.0` and `journal.1` are allocated and written once, so a full disk cannot stop a commit. Here a record is an
-//! entry of the journal; the module `table` defines its content. The crate `millstream_state` recovers appended records after
-//! SIGKILL and power loss, and notices if one is missing.
+//! The files `journal.0` and `journal.1` are allocated and filled when they are created, so a full disk cannot stop a commit.
+//! Here a record is an entry of the journal; the module `table` defines its content. The crate `millstream_state` recovers
+//! appended records after SIGKILL and power loss, and notices if one is missing.
 
 use std::path::Path;
 
@@ -19,11 +19,11 @@ const FORMAT: Format = Format {
     bytes_max: 256 << 20,
     remedy: "move it away and restart Millstream: the sink continues after the channel's cursor and truncates no output",
 };
-/// Initial size of each file: thousands of commits of a few files, or the table of some 5,000 files.
+/// Initial size of each file. It is enough for thousands of commits of a few outputs, or for the table of some 5,000 outputs.
 const CAPACITY: usize = 1 << 20;
 
-/// Opens or creates the journal in `directory` and reads it. Behind memory (`durable: false`) its records are not synced, because
-/// no guarantee depends on them.
+/// Opens or creates the journal in `directory` and reads it. Behind a memory channel (`durable: false`) the records of the
+/// journal are not synced, because no guarantee depends on them.
 pub(super) fn open(
     disk: &dyn Disk,
     directory: &Path,

@@ -3,9 +3,9 @@
 //! `encode -> [write] -> settle`
 //!
 //! Paths that change with time have no fixed name to follow; the link provides one (`tail -F latest.log`). The link is set when a
-//! file gets its first record of a run. If the link already leads to a file with newer records, it stays, so that late records do
-//! not point it to an older file. It is replaced in one step, by renaming a new link over it. Delivery does not depend on it: an
-//! error is logged and delivery continues.
+//! file gets its first record of a run. If the link already leads to a file with newer records, the link stays, so that late
+//! records do not make it lead to an older file. The link is replaced in one step, by renaming a new link over it. Delivery does
+//! not depend on the link: an error is logged and delivery continues.
 
 use std::{
     collections::HashMap,
@@ -21,12 +21,12 @@ use millstream_sys::disk::{Disk, OutputMode};
 use super::files::Files;
 use crate::directories::{Directories, directory_of};
 
-/// Maximum number of links to remember. With more, late records may briefly point a link to an older file.
+/// Maximum number of links to remember. If there are more, late records may briefly make a link lead to an older file.
 const LINKS_MAX: usize = 65_536;
 
 /// The links of a sink.
 pub(super) struct Latest {
-    /// For each link, the time of the first record of the file to which it leads.
+    /// For each link, the time of the first record of the file to which the link leads.
     times: HashMap<PathBuf, Time>,
     /// Pairs (link, file): links to set as soon as the file exists.
     due: Vec<(PathBuf, PathBuf)>,
@@ -44,7 +44,7 @@ impl Latest {
     }
 
     /// Requests `link` to the file at `path`, whose first record has the time `time`. The link is set after the file is written.
-    /// Ignored if the link already leads to a file with a newer time.
+    /// The request is ignored if the link already leads to a file with a newer time.
     pub(super) fn request(&mut self, link: PathBuf, path: &Path, time: Time) {
         if self.times.get(&link).is_some_and(|newest| *newest > time) {
             return;
@@ -94,7 +94,7 @@ impl Latest {
         name.push(".new");
         let new = directory.join(name);
         match disk.symlink(&target, &new) {
-            // A run that was killed before its rename has left this link.
+            // A run that was killed before it renamed the new link has left it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // Fails if it is no link: an output may have this name and must not be removed.
                 disk.read_link(&new)?;

@@ -4,14 +4,14 @@
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> [settle]`
 //!
 //! Where to look: `run` takes batches and settles them, `encode` decides which bytes go into which file, `pending` holds these
-//! bytes until they are written, `writer` writes and commits (`patient` retries behind memory), `files` opens and closes files,
-//! `rotate` and `naming` rename them. `ledger` (a `table` in a `journal`) holds the committed state, which `recover` reads at the
-//! start.
+//! bytes until they are written, `writer` writes and commits (`patient` retries failed writes behind a memory channel), `files`
+//! opens and closes files, `rotate` and `naming` rename them. `ledger` (a `table` in a `journal`) holds the committed state,
+//! which `recover` reads at the start.
 //!
-//! Guarantees (docs/delivery.md): behind a durable channel every record is in the files exactly once, also after SIGKILL and
-//! power loss; behind memory every record is synced before it is settled. A record is never split between two files. Up to each
-//! committed length, a compressed file is a complete stream. Data written but not yet on disk is bounded (`dirty`). The crate
-//! `wire` formats and compresses the records.
+//! Guarantees (docs/delivery.md): behind a durable (disk) channel every record is in the files exactly once, also after SIGKILL
+//! and power loss. Behind a memory channel every record is synced before it is settled. A record is never split between two
+//! files. A compressed file is a complete stream up to the length that it had at any commit. The amount of data that is written
+//! but not yet on disk is bounded (`dirty`). The crate `wire` formats and compresses the records.
 
 mod compress;
 mod config;

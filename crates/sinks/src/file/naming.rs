@@ -1,8 +1,8 @@
 //! Which paths can be files, and the names of rotated files. Pure functions.
 //!
-//! `app.log` becomes `app.log.20261121-035051-7`: the receive time of the batch that did not fit, in UTC, and the number of the
-//! rotation, which is in the journal and never repeats. The extension of a compressed file stays at the end: `app.log.gz` becomes
-//! `app.log.20261121-035051-7.gz`.
+//! `app.log` becomes `app.log.20261121-035051-7`. The first part of the suffix is a time in UTC, usually the receive time of the
+//! batch that did not fit into the file. The second part is the number of the rotation. The journal counts rotations, so a number
+//! never repeats. The extension of a compressed file stays at the end: `app.log.gz` becomes `app.log.20261121-035051-7.gz`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,14 +13,14 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use millstream_record::Time;
 
-/// Maximum bytes of a part of a path, and of a whole path, that Linux accepts.
+/// Maximum number of bytes that Linux accepts in one part of a path, and in a whole path.
 const PART_BYTES_MAX: usize = 255;
 const PATH_BYTES_MAX: usize = 4095;
 /// Maximum number of bytes that [`rotated`] adds.
 const SUFFIX_BYTES_MAX: usize = ".20261121-035051-18446744073709551615".len();
 
-/// Returns why no file can have this path, or None if one can. Paths contain text from senders, so an impossible path must not stop
-/// other records.
+/// Returns why no file can have this path, or None if a file can have it. Paths contain text from senders, so an impossible path
+/// must not stop the delivery of other records.
 ///
 /// `rotates`: files are renamed to longer names later. `prunes`: every file with a name like a rotated file may be removed.
 pub(super) fn misfit(path: &[u8], rotates: bool, prunes: bool) -> Option<String> {
@@ -56,7 +56,8 @@ pub(super) fn rotated(path: &Path, time: Time, number: u64) -> PathBuf {
     PathBuf::from(rotated)
 }
 
-/// Splits a name before the extension by which tools recognize a compressed file (`.gz`, `.zst`), if it has one.
+/// Splits a name before the extension by which tools recognize a compressed file (`.gz`, `.zst`). The second part is empty if the
+/// name has no such extension.
 fn split_end(name: &[u8]) -> (&[u8], &[u8]) {
     let ends = [&b".gz"[..], b".zst"].into_iter();
     let length = ends
@@ -98,7 +99,7 @@ fn is_rotation(path: &[u8]) -> bool {
     rotation_number(OsStr::from_bytes(&current), OsStr::from_bytes(name)).is_some()
 }
 
-/// Returns the names of the rotations of `current` except the `keep` newest, oldest first.
+/// Returns those of `names` that are rotations of `current`, except the `keep` newest ones. The oldest is first.
 pub(super) fn superfluous(current: &OsStr, names: Vec<OsString>, keep: usize) -> Vec<OsString> {
     let mut rotations: Vec<_> = names
         .into_iter()

@@ -22,15 +22,15 @@ use super::{
 /// The kernel groups cached pages in pieces of up to this size, and drops only whole pieces.
 const FOLIO_BYTES: u64 = 2 << 20;
 
-/// A file that is written, or was until it was renamed.
+/// A file to which the sink writes, or wrote until the file was renamed.
 pub(super) struct Output {
     /// The path under which the file is written.
     pub(super) path: PathBuf,
-    /// Open and locked; None while it is closed because other files need its descriptor.
+    /// The open and locked file. None while it is closed, for example because other files need its descriptor.
     pub(super) file: Option<Arc<dyn File>>,
     /// The file is in the journal, so bytes may be written to it.
     pub(super) entered: bool,
-    /// This run has synced the directory, so the name is durable. An earlier run may have been killed before that.
+    /// This run has synced the directory, so the name is durable. An earlier run may have been killed before it did so.
     pub(super) named: bool,
     /// The file was rotated, or another process has moved it away: it leaves the journal with the next commit.
     pub(super) let_go: bool,
@@ -54,7 +54,7 @@ pub(super) struct Output {
     pub(super) ours: bool,
     /// The `latest` link to this file was requested.
     pub(super) linked: bool,
-    /// A write failed after some bytes, and they could not be truncated: the bytes after `length` are no whole record.
+    /// The bytes after `length` are the rest of a failed write: the sink has tried to cut them off, but that failed, too.
     pub(super) torn: bool,
     /// The file ends within a line that another process wrote, so the next write starts with a newline.
     pub(super) open_line: bool,
@@ -65,7 +65,7 @@ pub(super) struct Output {
     /// The times of the last write and of the last check whether the file still has its name.
     pub(super) written: Instant,
     pub(super) checked: Instant,
-    /// The value of `Files::uses` at the last use of this file: the lowest value is the least recently used file.
+    /// The value of `Files::uses` at the last use of this file: the file with the lowest value is the least recently used one.
     pub(super) used: u64,
 }
 
@@ -141,7 +141,7 @@ impl Output {
         self.length == self.committed && self.chain.is_empty() && !self.unsynced
     }
 
-    /// Starts using `file`, which was found under the name of this output, open and locked.
+    /// Starts using `file`, which has the name of this output and is open and locked.
     pub(super) fn attach(&mut self, file: Arc<dyn File>, found: Metadata) -> Result<(), Failure> {
         if !self.entered {
             (self.device, self.inode) = (found.device, found.inode);
@@ -166,7 +166,8 @@ impl Output {
     }
 
     /// Compares the length of the file with its length after the last write, so that the next write goes to the end even if another
-    /// process has changed the length. With `lines`, every record ends with a newline.
+    /// process has changed the length. `lines`: every record ends with a newline, so if the file ends within a line, the next write
+    /// begins with a newline.
     pub(super) fn measure(&mut self, lines: bool, reporter: &Reporter) -> Result<(), Failure> {
         let Some(file) = self.file.clone() else {
             return Ok(());
@@ -276,12 +277,13 @@ impl Output {
         }
     }
 
-    /// Drops the cached pages before `end`, which are on disk, if at least `least` bytes are new since the last call.
+    /// Drops the cached pages before `end` if at least `least` bytes were added since the last drop. The caller makes sure that all
+    /// bytes before `end` are on disk.
     pub(super) fn drop_cache(&mut self, end: u64, least: u64) {
         let Some(file) = &self.file else { return };
         if end.saturating_sub(self.cached_from) >= least.max(1) {
             let from = self.cached_from.saturating_sub(FOLIO_BYTES);
-            // Only a hint: a file system that does not support it keeps the pages.
+            // The call is only a hint: a file system that does not support it keeps the pages.
             let _ = file.let_go(from, end - from);
             self.cached_from = end;
         }

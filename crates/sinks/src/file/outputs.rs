@@ -2,8 +2,8 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! A number is valid until its output is removed and may then be reused. Two outputs never have the same name at a time: an output
-//! that was renamed keeps its number until it leaves the journal, but a new output can take its old name.
+//! A number is valid until its output is removed; after that it may be reused. Two outputs never have the same name at the same
+//! time: an output that was renamed keeps its number until it leaves the journal, but a new output can take its old name.
 
 use std::{collections::HashMap, ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, time::Instant};
 
@@ -40,8 +40,8 @@ impl Outputs {
         self.names.contains_key(path)
     }
 
-    /// Returns the number of the output with this name. Adds an output if none has it; `since` is the receive time of its first
-    /// batch.
+    /// Returns the number of the output with this name. Adds the output if there is none; then `since` is the receive time of its
+    /// first batch.
     pub(super) fn of(&mut self, path: &[u8], since: Time, now: Instant) -> u32 {
         match self.names.get(path) {
             Some(id) => *id,

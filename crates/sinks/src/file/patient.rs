@@ -2,9 +2,10 @@
 //!
 //! `read back -> process -> encode -> [write] -> settle`
 //!
-//! Pending records are written when nothing more is ready, so an idle stream has no extra latency; a busy one is written in large
-//! pieces. Behind a durable channel a failure ends the run; the next run recovers and rereads all records that were not committed.
-//! Behind memory nothing can be read again, so a failed write is retried until it succeeds, and the source waits.
+//! Pending records are written when no other batch is ready, so an idle stream has no extra latency; a busy stream is written in
+//! large pieces. Behind a durable channel a failure ends the run; the next run recovers and rereads all records that were not
+//! committed. Behind a memory channel nothing can be read again, so a failed write is retried until it succeeds, and the source
+//! waits.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use super::{pending::GATHER_BYTES, writer::Writer};
 
 /// Maximum time between two writes of a busy stream. The records of an idle stream are written immediately.
 const GATHER: Duration = Duration::from_millis(10);
-/// Back-off of a write that fails.
+/// The first and the longest wait before a failed write is retried.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
@@ -99,13 +100,14 @@ impl PatientWriter {
         Ok(self.due)
     }
 
-    /// Runs `act`. Behind memory retries it with back-off until it succeeds, except after a failed sync.
+    /// Runs `act`. Behind a memory channel, retries it with back-off until it succeeds, except after a failed sync or a failure
+    /// that forbids a retry.
     async fn patiently<T>(
         &mut self,
         mut act: impl FnMut(&mut Writer) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let mut wait = RETRY_FIRST;
-        // Dropping the condition on return clears it.
+        // The condition that is reported during the retries. It is dropped on return, which clears it.
         let mut failing = None;
         loop {
             match act(&mut self.writer) {

@@ -1,10 +1,11 @@
-//! Pending records: encoded and not yet written. Each piece belongs to one file.
+//! Pending records: records that are encoded and not yet written. They wait in pieces; each piece belongs to one file.
 //!
 //! `read back -> process -> [encode] -> write -> settle`
 //!
-//! All files share one buffer for encoded text; lines that are written unchanged are shared with their batch instead of copied. The
-//! pieces of a file form a linked list, so that thousands of files need neither a buffer each nor a sort. Pieces do not wait long:
-//! they are written when there is a mebibyte of them (four for several files), when nothing more is ready, and at every checkpoint.
+//! All files share one buffer for encoded text; lines that are written unchanged stay in the buffer of their batch and are not
+//! copied. The pieces of a file form a linked list, so that thousands of files need neither a buffer each nor a sort. Without
+//! compression, pieces do not wait long: they are written once there is a mebibyte of them (up to four for several files), when no
+//! other batch is ready, and at every checkpoint.
 
 use std::{io::IoSlice, ops::Range};
 
@@ -16,7 +17,7 @@ pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// On a busy stream a smaller amount is not worth a separate write. A smaller write goes through the page cache, because after an
 /// uncached write the kernel would have to read the last page again for the next lines.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
-/// Size of a piece before compression. Larger pieces do not compress better.
+/// Amount of text that is compressed at a time. A larger amount does not compress better.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 /// A buffer that grew beyond this for one large batch is freed afterwards.
 const KEEP_BYTES_MAX: usize = 24 << 20;
@@ -39,7 +40,7 @@ struct Piece {
 /// The pieces of one file, in order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chain {
-    /// (first, last) piece.
+    /// The indexes of the first and the last piece.
     ends: Option<(u32, u32)>,
     pub(super) bytes: u64,
     pub(super) records: u64,
@@ -72,7 +73,7 @@ impl Pending {
         self.pieces.is_empty()
     }
 
-    /// Assigns the bytes of the buffer from `start` on to file `id`, whose pieces are in `chain`.
+    /// Assigns to file `id` the bytes from `start` to the end of the buffer. `chain` holds the pieces of this file.
     pub(super) fn encoded(&mut self, id: u32, chain: &mut Chain, start: usize, records: u64) {
         let end = self.buffer.len();
         chain.bytes += (end - start) as u64;

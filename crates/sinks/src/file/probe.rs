@@ -1,4 +1,4 @@
-//! Checks for `check --connect` whether outputs could be created, without creating any.
+//! The check of this sink for `millstream check --connect`: whether outputs could be created. It creates none.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use super::failure::cannot;
 
 /// Checks whether this user may write in the directory of the path, as far as the path is known before there are records.
 pub(super) fn path(template: &str) -> Result<String, Failure> {
-    // The directories before the first value are known. The sink would create missing directories in the last one that exists.
+    // Only the directories before the first value in the template are known. If some of them are missing, the sink would
+    // create them in the last directory that exists.
     let known = template.split(['{', '%']).next().unwrap_or_default();
     let known = known
         .rsplit_once('/')

@@ -1,14 +1,15 @@
 //! Recovery at the start: brings the files to the state of the last commit.
 //!
-//! Every file in the table is truncated to its committed length: the channel redelivers the records after it. Renames that the
-//! journal has announced are completed. A file that is shorter than committed is damaged: it is reported, and never padded. Behind
-//! memory, or with a journal of another channel, no record is redelivered, so nothing is truncated. If another process writes to
-//! one of the files, this data_dir is a copy of the data_dir of that process, and no file is touched.
+//! The journal lists the unfinished files with their lengths at the last commit. Recovery truncates each of them to this committed
+//! length, because the channel redelivers the records that follow. Renames that the journal has announced are completed. A file
+//! that is shorter than its committed length is damaged: it is reported, and never padded. No record is redelivered behind a
+//! memory channel, or if the journal belongs to another channel. Then the files keep all whole records. If another process writes
+//! to one of the files, this data_dir may be a copy of the data_dir of that process. Then the start fails and no file is touched.
 //!
-//! Only a journal that can be trusted truncates a file. Its position is committed before the channel's cursor moves, so a
-//! position below the cursor, a missing record, or bytes that no batch of the channel explains show that the journal is damaged
-//! or outdated. Then the sink continues after the cursor, up to which it has settled, and each file with bytes unknown to the
-//! journal is put aside: it gets a rotated name and is not truncated.
+//! Files are truncated only if the journal can be trusted. The sink commits its position to the journal before the channel's
+//! cursor moves. So a position below the cursor, a missing entry of the journal, or bytes in a file that no batch of the channel
+//! explains show that the journal is damaged or outdated. Then the sink continues after the cursor, because everything before it
+//! is settled. Each file with bytes that the journal does not know is put aside: it gets a rotated name and is not truncated.
 
 use std::{
     io,
@@ -30,8 +31,8 @@ use super::{
 };
 use crate::directories::directory_of;
 
-/// More bytes than a killed run behind memory can have written after its last commit: there is a checkpoint every 64 MiB of
-/// input. A longer tail was written by another process.
+/// A killed run behind a memory channel leaves fewer bytes than this after the last commit, because there is a checkpoint every 64
+/// MiB of input. A longer tail was written by another process.
 const TAIL_BYTES_MAX: usize = 256 << 20;
 /// The log names at most this many of the files that were put aside.
 const NAMED_MAX: usize = 5;
@@ -62,7 +63,7 @@ pub(super) fn recover(
     let (mut journal, begun) = journal::open(&**disk, directory, channel.is_some())?;
     let committed = channel.and_then(|channel| channel.bounds.committed);
     let (mut table, damage) = read(begun, directory, committed);
-    // Channel id 0 stands for memory.
+    // In the journal, channel id 0 stands for a memory channel.
     let replays = channel.filter(|channel| channel.id == table.channel);
     let doubt = damage.or_else(|| replays.and_then(|_| behind(&table, directory, committed?)));
     let kept = replays.map(|channel| channel.bounds.kept);
@@ -77,7 +78,7 @@ pub(super) fn recover(
         codec,
     };
     // All files are checked before any of them is changed. If another process writes to one of them, all of them belong to that
-    // process, but it holds locks only on the files that it has open.
+    // process, but that process holds locks only on the files that it has open.
     for row in table.rows.values() {
         recovery.claim(row)?;
     }
@@ -105,7 +106,7 @@ pub(super) fn recover(
     })
 }
 
-/// Returns the table as far as it can be read, and the fault of the journal, if it has one.
+/// Returns the table as far as it can be read, and the fault of the journal if there is one.
 fn read(begun: Begun, directory: &Path, committed: Option<Position>) -> (Table, Option<String>) {
     let directory = directory.display();
     let (records, damage) = match begun {
@@ -181,9 +182,9 @@ fn report(
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     reporter: &'a Reporter,
-    /// The channel redelivers the records that were not committed.
+    /// Whether the channel redelivers the records that were not committed.
     replays: bool,
-    /// Files may be truncated: the journal can be trusted, and the channel redelivers the truncated records.
+    /// Whether files may be truncated: the journal can be trusted, and the channel redelivers the truncated records.
     cuts: bool,
     /// The number of the next rotated file.
     number: u64,
@@ -205,7 +206,7 @@ impl Recovery<'_> {
         lock(&*file, &path)
     }
 
-    /// Recovers one file. Returns its row if it keeps its name and gets more records, otherwise None.
+    /// Recovers one file. Returns its row if the file keeps its name and gets more records, otherwise None.
     fn row(&mut self, mut row: Row) -> Result<Option<Row>, Failure> {
         let Some((path, found)) = self.locate(&row)? else {
             if row.committed > 0 {
@@ -218,13 +219,14 @@ impl Recovery<'_> {
             return Ok(None);
         };
         let unknown = self.replays && !self.cuts && found.len > row.committed;
-        // Nothing is committed, so the truncated file would be empty. If it still has its name, it is not rotated; if it was
-        // renamed, it is removed.
+        // Nothing in the file is committed, so it will be empty after the truncation. If the file still has its old name, it is
+        // not rotated. If it already has its rotated name, it is removed.
         let empty = self.replays && !unknown && row.committed == 0;
         if empty && path == row.path {
             row.renamed = None;
         }
-        // A compressed file that is shorter than committed ends within a stream, so nothing appended to it could be read.
+        // A compressed file that is shorter than its committed length ends within a stream, so nothing appended to it could be
+        // read.
         let short = found.len < row.committed && self.codec.is_some();
         if (unknown || short) && path == row.path {
             let to = self.free_name(&row.path, row.since)?;
@@ -249,8 +251,8 @@ impl Recovery<'_> {
             self.aside
                 .push((row.path.clone(), to.unwrap_or_else(|| path.clone())));
         } else {
-            // Also called at equal lengths, for its sync: an earlier recovery may have been killed between its truncation and its
-            // sync.
+            // Called even if the lengths are equal, because it also syncs the file: an earlier recovery may have been killed
+            // between the truncation and the sync.
             self.truncate(&path, &row, found)?;
         }
         if let Some(to) = row.renamed.as_ref().filter(|_| path == row.path) {
@@ -299,7 +301,8 @@ impl Recovery<'_> {
                 Err(error) => return Err(cannot("look at", path, &error)),
             }
         }
-        // Inode numbers are reused: only the first bytes prove that this is the file, and an empty file has none.
+        // Inode numbers are reused. So only the first bytes of a file prove that it is the file of this row, and an empty file has
+        // none.
         if row.head.length == 0 {
             return Ok(None);
         }
@@ -312,8 +315,8 @@ impl Recovery<'_> {
         Ok((found.device == row.device).then_some((path, found)))
     }
 
-    /// Keeps the whole file, because no record is redelivered. Only an incomplete compressed piece at its end, left by a kill, is
-    /// truncated: nothing after it could be decompressed. Returns the length.
+    /// Keeps the whole file, because no record is redelivered. Only an incomplete compressed piece at the end of the file, which a
+    /// killed run has left, is cut off: nothing after such a piece could be decompressed. Returns the length of the file.
     fn whole(&self, path: &Path, row: &Row, found: Metadata) -> Result<u64, Failure> {
         let tail = usize::try_from(found.len - row.committed).unwrap_or(usize::MAX);
         let Some(codec) = self.codec.filter(|_| (1..=TAIL_BYTES_MAX).contains(&tail)) else {
@@ -340,7 +343,7 @@ impl Recovery<'_> {
         cut().map_err(|error| cannot("truncate", path, &error))
     }
 
-    /// Truncates a file to its committed length, unless its first bytes have changed.
+    /// Truncates a file to its committed length and syncs it, unless its first bytes have changed.
     fn truncate(&self, path: &Path, row: &Row, found: Metadata) -> Result<(), Failure> {
         let file = self
             .disk

@@ -2,8 +2,8 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! The new name is in the journal before the file has it, and durable in the directory before another file can take the old
-//! name. A rotated file leaves the journal with the next commit; only then can `keep` remove it.
+//! The new name is written to the journal before the file is renamed, and the directory is synced before another file can take the
+//! old name. A rotated file leaves the journal with the next commit; only then can `keep` remove it.
 
 use std::{
     io,
@@ -17,8 +17,8 @@ use millstream_record::Time;
 use super::{failure::cannot, files::Files, ledger::Ledger, naming, output::Output, table::Change};
 use crate::directories::directory_of;
 
-/// A file without writes for this long is closed, so that the space of a removed file is freed. It leaves the journal unless a rule
-/// has to remember it.
+/// A file that gets no writes for this long is closed: if another process has removed the file, that frees its space. The file also
+/// leaves the journal, unless a rule still needs its record count or times.
 const CLOSE_AFTER: Duration = Duration::from_secs(60);
 
 /// The action that is due for a file.
@@ -31,7 +31,7 @@ pub(super) enum Due {
 /// When files are rotated. 0 turns a rule off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rules {
-    /// Maximum size of a file: it is rotated before a record would exceed it.
+    /// Maximum size of a file: the file is rotated before a record would exceed this size.
     pub(super) size: u64,
     /// Maximum number of records in a file.
     pub(super) records: u64,
@@ -59,7 +59,7 @@ impl Rules {
         under(self.size, length + bytes) && under(self.records, count + records)
     }
 
-    /// Whether the file has room for at least a sixteenth of the maximum size, and for one record.
+    /// Whether the file has room for at least a sixteenth of the maximum size, and for one more record.
     pub(super) fn has_room(&self, output: &Output) -> bool {
         let left = self.size.saturating_sub(output.length);
         left > self.size / 16 && (self.records == 0 || output.records < self.records)
@@ -73,7 +73,7 @@ impl Rules {
             && later(output.since, self.interval) <= received
     }
 
-    /// Returns a time before which no file that is written now becomes due.
+    /// Returns a time before which no file that is written now becomes due for rotation or closing.
     pub(super) fn soonest(&self, now: Instant) -> Instant {
         let rules = [self.interval, self.idle]
             .into_iter()
@@ -82,7 +82,7 @@ impl Rules {
     }
 
     /// Returns the next action that is due for a file, and when. Uses the monotonic clock; `is_old` uses wall-clock times, so a
-    /// jump of the wall clock can make it early or late.
+    /// jump of the wall clock can make a rotation by `is_old` early or late.
     pub(super) fn due(&self, output: &Output) -> Option<(Instant, Due)> {
         if output.let_go {
             return None;
@@ -184,7 +184,7 @@ impl Rotation {
         Ok(())
     }
 
-    /// Removes old rotated files of the paths rotated since the last commit. A failure is only logged, because it costs nothing but
+    /// Removes old rotated files of the paths rotated since the last commit. A failure is only logged, because its only cost is
     /// disk space.
     pub(super) fn prune(&mut self, files: &Files, reporter: &Reporter) {
         for path in std::mem::take(&mut self.rotated) {

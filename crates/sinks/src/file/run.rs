@@ -51,7 +51,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Recovers the files to their last commit and makes the inlet resume after it.
+/// Brings the files to their state at the last commit and makes the inlet resume after the position of that commit.
 fn start(
     settings: &Settings,
     disk: &Arc<dyn Disk>,

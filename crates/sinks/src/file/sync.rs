@@ -13,7 +13,7 @@ use std::{
 
 use millstream_sys::disk::File;
 
-/// Fewer files than this are synced one after the other: starting threads costs as much as it saves.
+/// Fewer files than this are synced one after the other: starting threads would cost as much time as they save.
 const FILES_MIN: usize = 8;
 /// Number of files that are synced at a time.
 const THREADS: usize = 16;
@@ -38,7 +38,7 @@ pub(super) fn sync_all(files: &[Arc<dyn File>]) -> Result<(), (usize, io::Error)
     } else {
         thread::scope(|scope| {
             for _ in 1..THREADS.min(files.len()) {
-                // If no thread can be started, this one does the work.
+                // If no thread can be started, the current thread does all the work.
                 let _ = thread::Builder::new()
                     .name("file-sync".to_owned())
                     .spawn_scoped(scope, work);

@@ -1,16 +1,17 @@
-//! The table of a file sink: the outputs that are not finished, the position, and their encoding in the journal.
+//! The table of a file sink: the unfinished outputs, and the position in the channel up to which all records are in the
+//! files. This file also defines how the journal encodes the table.
 //!
 //! `encode -> [write] -> [settle]`
 //!
 //! ```text
-//! body of a journal record = changes, one after the other; each one byte, then
+//! body of a journal record = changes, one after the other; each change is one byte for its kind, then
 //!  1 enter   id u32, device u64, inode u64, committed u64, records u64, since i64, head, path
 //!  2 grow    id u32, committed u64, records u64, head
 //!  3 rename  id u32, path          announced: the file has its old or this new name
 //!  4 leave   id u32
-//!  5 commit  channel u128, epoch u32, seq u64, 1 = this position, 0 = none yet
+//!  5 commit  channel u128, epoch u32, seq u64, u8: 1 = this is the position, 0 = no position yet
 //!  6 number  u64                   the number of the next rotated file
-//! head = length u8 (up to 64), CRC-32C u32 of this number of first bytes of the file; path = length u16, bytes
+//! head = length u8 (up to 64), CRC-32C u32 of the first `length` bytes of the file; path = length u16, bytes
 //! ```
 //! Integers are little-endian.
 
@@ -25,7 +26,7 @@ use millstream_record::{Position, Time};
 use millstream_state::Fields;
 use millstream_sys::checksum::crc32c;
 
-/// Maximum number of files in the table; the least recently used ones leave it first.
+/// Maximum number of files in the table. If there are more, the least recently used files leave the table first.
 pub(super) const ROWS_MAX: usize = 65_536;
 /// Number of first bytes by which a file is distinguished from another file with the same inode number.
 pub(super) const HEAD_BYTES: usize = 64;
@@ -55,7 +56,7 @@ impl Head {
     }
 }
 
-/// A file that is written, or not yet recovered.
+/// A row of the table: a file to which the sink still writes, or which it still has to recover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// The path under which the file is written.
@@ -84,7 +85,7 @@ pub(super) enum Change {
     Rename(u32, PathBuf),
     /// A file is finished.
     Leave(u32),
-    /// Everything up to this position of this channel (0: memory) is in the files.
+    /// Everything up to this position of this channel is in the files. Channel id 0 stands for a memory channel.
     Commit(u128, Option<Position>),
     /// The number of the next rotated file.
     Number(u64),
@@ -246,7 +247,7 @@ fn put_head(out: &mut Vec<u8>, head: Head) {
     out.extend_from_slice(&head.checksum.to_le_bytes());
 }
 
-/// The system accepts paths of up to 4096 bytes, so the length fits.
+/// The system accepts paths of up to 4096 bytes, so the length fits into 16 bits.
 fn put_path(out: &mut Vec<u8>, path: &Path) {
     let bytes = path.as_os_str().as_bytes();
     let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);

@@ -3,8 +3,8 @@
 //! `read back -> process -> encode -> [write] -> [settle]`
 //!
 //! The order of a commit (docs/delivery.md): write all pending records, fdatasync every file that has grown, sync the directories
-//! in which names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its
-//! first byte. After a failed write the file is truncated to the last whole record, and the write can be retried.
+//! in which names have changed, then append {position, lengths} to the journal in one step. A file is entered in the journal before
+//! its first byte is written. After a failed write the file is truncated to the last whole record, and the write can be retried.
 
 use std::{
     collections::HashSet,
@@ -38,9 +38,9 @@ use super::{
     table::{Change, Head, ROWS_MAX},
 };
 
-/// With several files, up to this many times the amount of one file may be pending.
+/// If records for several files are pending, their amount may be up to this many times the limit for one file.
 const SHARES_MAX: usize = 4;
-/// Minimum time between two ticks, even if files become due in close succession.
+/// Minimum time between two calls of [`Writer::tick`], even if files become due in close succession.
 const TICK_MIN: Duration = Duration::from_millis(50);
 
 /// How files are written.
@@ -63,8 +63,8 @@ pub(super) struct Writer {
     pub(super) ledger: Ledger,
     pub(super) latest: Latest,
     rotation: Rotation,
-    /// The inodes of the files that this run has written. None if the journal was intact at the start, or if there are too many
-    /// files.
+    /// The inodes of the files that this run has written, so they are not in doubt (see [`Writer::is_over`]). None, so that no file
+    /// is in doubt, if the journal was intact at the start or if there are too many files.
     trusted: Option<HashSet<u64>>,
     style: Style,
     compressor: Option<Compressor>,
@@ -74,7 +74,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer that continues after the recovered table.
+    /// Creates a writer that continues from the recovered state.
     pub(super) fn new(
         mut files: Files,
         recovered: Recovered,
@@ -107,7 +107,7 @@ impl Writer {
         })
     }
 
-    /// Returns why no file can have this path, or None if one exists or can be created.
+    /// Returns why no file can have this path, or None if such a file exists or can be created.
     pub(super) fn misfit(&self, path: &[u8]) -> Option<String> {
         if self.files.outputs.is_known(path) {
             return None;
@@ -117,8 +117,9 @@ impl Writer {
             .or_else(|| self.files.misfit(Path::new(OsStr::from_bytes(path))))
     }
 
-    /// Returns the number of the file for `path` and a batch received at `received`. Opens a new file immediately, because its
-    /// length decides which records fit.
+    /// Returns the number of the file for `path` and a batch received at `received`. If this run does not know the length or the
+    /// first bytes of the file yet, the file is opened immediately: the length decides which records fit, and the first bytes show
+    /// the compression.
     pub(super) fn file(&mut self, path: &[u8], received: Time) -> Result<u32, Failure> {
         let id = self.files.of(path, received);
         let output = self.files.outputs.get(id);
@@ -130,12 +131,12 @@ impl Writer {
     }
 
     /// Whether records received at `received` must go to a new file of the same name. There are three reasons. The file is older
-    /// than `interval`. It has another compression, so no tool could read the new records. Or the journal was damaged at the start
-    /// and does not know the file, which may then end within a record or hold records that the channel redelivers.
+    /// than `interval`. The file has another compression, so no tool could read the new records. Or the journal was damaged at the
+    /// start and does not know the file, which may then end within a record or hold records that the channel redelivers.
     pub(super) fn is_over(&self, id: u32, received: Time) -> bool {
         let output = self.files.outputs.get(id);
-        // Only files of earlier runs are checked: records that this run has written without compression may begin like a compressed
-        // file.
+        // The compression is checked only until this run writes to the file: uncompressed records of this run may begin like a
+        // compressed file.
         let foreign =
             !output.ours && output.length > 0 && codec_of(&output.head) != self.style.codec;
         let known = |files: &HashSet<u64>| output.entered || files.contains(&output.inode);
@@ -169,8 +170,8 @@ impl Writer {
     /// Assigns these bytes to file `id`.
     pub(super) fn add_shared(&mut self, id: u32, bytes: Bytes, records: u64) {
         if self.holds() {
-            // The bytes are copied because they wait for a while: shared, they would keep their whole batch in memory, which may be
-            // much larger.
+            // The bytes are copied because they wait for a while: if they were shared, they would keep the whole batch in memory,
+            // and the batch may be much larger.
             let start = self.pending.buffer.len();
             self.pending.buffer.extend_from_slice(&bytes);
             self.add_encoded(id, start, records);
@@ -180,12 +181,14 @@ impl Writer {
         }
     }
 
-    /// Whether pending records wait for the next checkpoint (or a full piece), as they do with compression.
+    /// Whether pending records wait until the next checkpoint, or until there are enough for a full piece (`PIECE_BYTES`). They do
+    /// so only with compression.
     pub(super) fn holds(&self) -> bool {
         self.compressor.is_some()
     }
 
-    /// Whether pending records should be written now. The limit is higher for several files, so that each still gets a large write.
+    /// Whether pending records should be written now. The limit is higher for several files, so that each file still gets a large
+    /// write.
     pub(super) fn is_full(&self) -> bool {
         let files = self.pending.waiting.len();
         let share = files.clamp(1, SHARES_MAX);
@@ -285,8 +288,8 @@ impl Writer {
         Ok(())
     }
 
-    /// If there are too many rows, removes up to a tenth of them from the journal, least recently used first. Returns their
-    /// numbers.
+    /// If the table would get too many rows (there is one for each output), removes up to a tenth of the rows from the journal, the
+    /// least recently used first. Returns the numbers of their outputs.
     fn retire_rows(&mut self) -> Vec<u32> {
         let outputs = &self.files.outputs;
         if outputs.iter().count() < ROWS_MAX {
@@ -313,7 +316,7 @@ impl Writer {
             .rotate(&mut self.files, &mut self.ledger, id, time)
     }
 
-    /// Returns a time before which no file that is written now becomes due.
+    /// Returns a time before which no file that is written now becomes due for rotation or closing.
     pub(super) fn soonest_due(&self) -> Instant {
         self.rotation.rules.soonest(self.files.now)
     }
@@ -340,7 +343,7 @@ impl Writer {
                 self.files.remove(id);
             }
         }
-        // If some written records are not committed, the next commit follows soon and includes these changes.
+        // If some written records are not committed yet, their commit follows soon and includes the changes made here.
         if self.is_clean() {
             if rotated {
                 self.commit(None)?;
@@ -351,7 +354,7 @@ impl Writer {
         Ok(next.map(|due| due.max(now + TICK_MIN)))
     }
 
-    /// Whether everything written is committed, so that a commit changes nothing but names.
+    /// Whether everything written is committed. Then another commit would only record changed names.
     fn is_clean(&self) -> bool {
         let committed = |id: &u32| {
             let output = self.files.outputs.get(*id);

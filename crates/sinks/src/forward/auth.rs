@@ -24,7 +24,7 @@ pub(super) struct Auth {
     /// Name of this sender. fluentd refuses a sender that has the same name as fluentd's host. Default: the host name.
     #[serde(default)]
     hostname: Option<String>,
-    /// Key that the servers share.
+    /// Key that this sender and the servers share.
     shared_key: Secret,
     /// User name, for servers that ask for one.
     #[serde(default)]
@@ -35,7 +35,7 @@ pub(super) struct Auth {
 }
 
 impl Auth {
-    /// Reports an empty key, and a user name or a password without the other.
+    /// Reports an empty key, a user name without a password, and a password without a user name.
     pub(super) fn check(&self, options: &Node, problems: &mut Vec<Problem>) {
         let mut wrong = |path: &str, text: &str| problems.push(options.problem_at(path, text));
         if self.shared_key.expose().is_empty() {

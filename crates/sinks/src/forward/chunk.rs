@@ -1,4 +1,5 @@
-//! One chunk: a frame of the forward protocol that is acked as a whole. The bytes 93 and db are MessagePack heads, in hexadecimal.
+//! One chunk: a frame of the forward protocol that is acked as a whole. In the diagram, 93 and db are MessagePack heads, in
+//! hexadecimal.
 //!
 //! ```text
 //! head | payload | options       93 | tag | db l l l l | entries ... | {"size": n, "compressed": c, "chunk": id}
@@ -26,7 +27,7 @@ pub(super) struct Name {
     pub(super) number: u64,
     /// The id as a MessagePack value.
     pub(super) id: Vec<u8>,
-    /// Its flow (`balance: hash`).
+    /// The flow of its records (with `balance: hash`, all records of a flow go to one server, in order).
     pub(super) flow: Option<Flow>,
     /// Behind a durable channel: the position of the batch in the channel, and the number of the part of it that this chunk holds.
     pub(super) place: Option<Place>,
@@ -37,15 +38,16 @@ pub(super) struct Name {
 pub(super) struct Chunk {
     /// Sequence number, in the order in which the lane begins chunks.
     pub(super) number: u64,
-    /// Records in it.
+    /// Number of records in the chunk.
     pub(super) records: u32,
-    /// Its flow (`balance: hash`).
+    /// The flow of its records (with `balance: hash`, all records of a flow go to one server, in order).
     pub(super) flow: Option<Flow>,
     /// Behind a durable channel: the position of the batch in the channel, and the number of the part of it that this chunk holds.
     pub(super) place: Option<Place>,
     /// With `balance: all`: the index of this copy, and the only server that gets it.
     pub(super) copy: Option<(usize, Rc<str>)>,
-    /// The number of the sync that makes the lease of this chunk (which server may have it) durable; 0 without a lease.
+    /// A lease is a durable note that a server may have received this chunk. This is the number of the sync that makes the lease
+    /// durable; 0 if there is no lease.
     pub(super) lease: u64,
     /// The id as a MessagePack value; empty where no ack is asked for.
     pub(super) id: Vec<u8>,
@@ -61,7 +63,7 @@ pub(super) struct Chunk {
     pub(super) begun: bool,
     /// Bytes of it were written to a connection that is now closed, so the next write is a resend.
     pub(super) again: bool,
-    /// The batches in this chunk, for `retry.give_up`; empty without it.
+    /// The batches in this chunk, which are rejected after `retry.give_up`; empty if that option is not set.
     pub(super) source: Vec<Batch>,
 }
 

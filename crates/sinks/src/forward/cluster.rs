@@ -1,4 +1,5 @@
-//! The servers of a lane: one link each, the choice of a server for each chunk, and servers that join and leave.
+//! The servers of a lane (one of the sink's parallel tasks): a link to each server, the choice of a server for each chunk, and
+//! servers that join and leave.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
@@ -32,7 +33,8 @@ pub(super) struct Cluster {
     common: Rc<Common>,
     lessor: Lessor,
     tasks: JoinSet<()>,
-    /// Which links are full in the current deal (`balance: all`). A field only to reuse its allocation.
+    /// Which links are full in the current call of [`Cluster::deal`] (`balance: all`). This is a field only to reuse its
+    /// allocation.
     full: Vec<bool>,
     /// Whether this lane sends the heartbeats. All lanes get the results through `pulses`.
     asks: bool,
@@ -227,15 +229,16 @@ impl Cluster {
         link.endpoint.give(chunk);
     }
 
-    /// Moves the chunks of servers that are not connected to the hub's list of overdue chunks if they are older than
-    /// `retry.give_up`.
+    /// Takes the chunks that are older than `retry.give_up` away from servers without a connection. These chunks go to the hub's
+    /// list of overdue chunks.
     pub(super) fn expire(&self) {
         for link in &self.links {
             link.expire_unless_up();
         }
     }
 
-    /// Forgets the leases of everything up to and including `position`, which is settled.
+    /// Forgets the leases (durable notes of which server may have received which chunk) of everything up to and including
+    /// `position`, which is settled.
     pub(super) fn settled(&mut self, position: Position) {
         self.lessor.settled(position);
     }
@@ -268,8 +271,9 @@ impl Cluster {
         }
     }
 
-    /// Returns the index of the server of a flow: the server that holds chunks of the flow, otherwise the one with the highest
-    /// score, or None if no server takes part. So a flow moves only when none of its chunks is in flight, and keeps its order.
+    /// Returns the index of the server of a flow (records that `balance: hash` sends to one server, in order). This is the server
+    /// that holds chunks of the flow; if there is none, it is the server with the highest score. Returns None if no server takes
+    /// part. So a flow moves to another server only when none of its chunks is in flight, and keeps its order.
     fn home_of(&self, flow: Flow) -> Option<usize> {
         let holds = self.links.iter().position(|link| link.holds(flow));
         holds.or_else(|| {

@@ -78,7 +78,7 @@ pub(super) struct Connection<'a> {
     server: &'a Endpoint,
     /// The start of an answer that is not complete.
     answer: Vec<u8>,
-    /// When a byte was last written or an ack received.
+    /// When a byte was last written or an ack received, or when the connection was last woken while it was idle.
     moved: Instant,
     /// Whether anything has been acked (or, without acks, written).
     progress: bool,

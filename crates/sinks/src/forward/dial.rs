@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use super::{auth::is_handshake, settings::Settings};
 use crate::probe::greeting;
 
-/// Connects to the first address of the name that answers. Resolves the name each time.
+/// Resolves the server's name and connects to the first address that answers.
 pub(super) async fn connect(
     server: &str,
     settings: &Settings,

@@ -29,9 +29,9 @@ pub(super) enum Place {
 /// The sources of the list of servers.
 #[derive(Clone, Debug)]
 pub(super) struct Discovery {
-    /// Named in the options.
+    /// The servers that the options name.
     pub(super) servers: Vec<ServerOptions>,
-    /// Where they are looked up, and how often.
+    /// Where more servers are looked up, and how often.
     pub(super) place: Option<(Place, Duration)>,
 }
 

@@ -1,12 +1,13 @@
-//! Encodes batches as chunks: splits large ones, converts records where the peer needs it, compresses payloads, writes the head and
-//! the options of each frame.
+//! Encodes batches as chunks: splits large ones, converts records where the peer needs another format, compresses payloads, writes
+//! the head and the options of each frame.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! A packed batch is sent unchanged: its body becomes the payload and is neither copied nor decoded. Lines are sent as lines
-//! between two Millstreams and become `[time, {"message": line}]` for all other receivers. Records are parsed only for `add`, for
-//! `time: integer` and to drop metadata. The encoder promises that every record of a batch is either encoded or rejected.
+//! A packed batch (MessagePack entries) is usually sent unchanged: its body becomes the payload and is neither copied nor decoded.
+//! Lines are sent as lines between two Millstreams and become `[time, {"message": line}]` for all other receivers. Records are
+//! parsed only for `add`, for `time: integer` and to drop metadata. The encoder promises that every record of a batch is either
+//! encoded or rejected.
 
 use std::io;
 
@@ -46,7 +47,7 @@ pub(super) fn compact(bytes: Bytes) -> Bytes {
     }
 }
 
-/// Makes chunks. Each lane has one encoder.
+/// Makes chunks. Each lane (parallel task of the sink) has one encoder.
 pub(super) struct Encoder {
     pub(super) peer: Peer,
     pub(super) time: TimeForm,
@@ -54,14 +55,14 @@ pub(super) struct Encoder {
     pub(super) compression: Compression,
     /// Whether chunks carry ids, which makes the peer ack them.
     pub(super) ack: bool,
-    /// Whether chunks hold the batches of which they were made, for `retry.give_up`.
+    /// Whether chunks hold the batches from which they were made, so that their records can be rejected after `retry.give_up`.
     pub(super) keep_source: bool,
     /// Whether the sink adds fields to records.
     pub(super) adds: bool,
     /// Writes records as MessagePack, with the fields of `add`.
     pub(super) format: format::Encoder,
     pub(super) pool: Pool,
-    /// Records whose metadata was dropped since the last report.
+    /// Number of records whose metadata was dropped since the last report.
     pub(super) dropped: u64,
 }
 
@@ -92,7 +93,7 @@ impl Encoder {
         same && (batch.encoding == Encoding::Lines || as_they_are())
     }
 
-    /// Splits a batch into parts that fit into one chunk each. Repeated calls split a batch between the same records.
+    /// Splits a batch into parts that fit into one chunk each. The same batch is always split between the same records.
     pub(super) fn parts(&self, batch: Batch) -> Vec<Batch> {
         let growth = if self.encoding(&batch) == batch.encoding {
             0

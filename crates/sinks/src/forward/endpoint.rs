@@ -1,4 +1,5 @@
-//! One server as a lane sees it: the chunks that it was given, whether the cluster wants it, and the result of its heartbeats.
+//! One server as a lane (one of the sink's parallel tasks) sees it: the chunks that it was given, whether the cluster wants
+//! it, and the result of its heartbeats.
 //!
 //! The cluster, the link and the connection of a server share this state.
 
@@ -102,13 +103,14 @@ impl Endpoint {
         self.wake();
     }
 
-    /// Notes that leases up to `serial` are durable, so that their chunks may go out.
+    /// Notes that the leases (notes of which server may have received which chunk) up to `serial` are durable, so that their
+    /// chunks may go out.
     pub(super) fn leased(&self, serial: u64) {
         self.window.borrow_mut().leased(serial);
         self.wake();
     }
 
-    /// Notes a new pulse.
+    /// Notes a new pulse (the result of heartbeats).
     pub(super) fn note_pulse(&self, pulse: Pulse) {
         let before = self.pulse.replace(pulse);
         if before != pulse {

@@ -36,7 +36,8 @@ impl Flows {
 pub(super) fn wish(flow: Flow, server: &str, weight: u32) -> f64 {
     let mut key = server.as_bytes().to_vec();
     key.push(flow);
-    // Above 0 and below 1, so that the logarithm is finite and not 0: 53 bits of the hash plus one half.
+    // This number is above 0 and below 1, so that its logarithm is finite and not 0. It is made from 53 bits of the hash plus one
+    // half.
     let part = ((hash(&key) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     -f64::from(weight) / part.ln()
 }

@@ -12,7 +12,7 @@ use crate::sending::Batching;
 
 /// A batch of this size or more is a separate chunk: copying it would cost more than an additional ack.
 const ALONE_BYTES: usize = 128 << 10;
-/// Maximum number of tags that are gathered at a time. Reaching it flushes all of them.
+/// Maximum number of tags that are gathered at a time. When it is reached, all gathered chunks are sent.
 const TAGS_MAX: usize = 64;
 
 /// A chunk that is being gathered.
@@ -20,7 +20,7 @@ const TAGS_MAX: usize = 64;
 pub(super) struct Gathered {
     /// The number of the chunk.
     pub(super) number: u64,
-    /// The tag and values of the chunk, and the number of records in `payload`; its body is empty.
+    /// The tag and values of the chunk, and the number of records in `payload`. The body of this batch is empty.
     pub(super) part: Batch,
     /// The payload so far.
     pub(super) payload: Buffer,
@@ -34,7 +34,7 @@ pub(super) struct Gathering {
     limits: Batching,
     chunks: Vec<Gathered>,
     since: Instant,
-    /// Size of the longest chunk of the last flush: the initial capacity of the next.
+    /// Size of the longest chunk of the last flush. The buffers of the next chunks begin with this capacity.
     likely_bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Heartbeats find out whether servers answer. One lane sends them for all lanes.
+//! Heartbeats find out whether servers answer. One lane (a parallel task of the sink) sends them for all lanes.
 //!
 //! A server is silent if it has answered before, but not for the time `silence` (default 5 s). Until a silent server answers again,
 //! it gets no chunks, and the chunks that it has are treated as after a broken connection. A server that has never answered is not

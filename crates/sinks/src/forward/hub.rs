@@ -1,4 +1,5 @@
-//! The chunks of a lane that no server holds, and the reports of the links to the relay.
+//! The chunks of a lane that no server holds, and the reports that the links (a task for each server) make to the relay (the
+//! task that takes batches).
 
 use std::{cell::RefCell, collections::BTreeMap};
 

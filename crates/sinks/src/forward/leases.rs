@@ -11,8 +11,9 @@
 //!             kind 2, a lease: epoch u32, seq u64, part u32, server u32; the newest lease of a part counts
 //! ```
 //! Integers are little endian, the channel id is big endian. A lease is durable before the first byte of its chunk goes out. So
-//! after a crash a chunk that a server may have received goes to the same server again, which recognizes its id. Many leases share
-//! a sync. Leases of settled chunks are forgotten. The file is rewritten when most of it is forgotten leases.
+//! after a crash a chunk that a server may have received goes to the same server again, and that server recognizes the id of the
+//! chunk. Many leases share a sync. Leases of settled chunks are forgotten. The file is rewritten when most of it consists of
+//! forgotten leases.
 
 use std::{
     collections::BTreeMap,
@@ -43,11 +44,11 @@ const SERVER: u16 = 1;
 const LEASE: u16 = 2;
 /// Bytes of a lease's fields.
 const LEASE_BYTES: usize = 20;
-/// A number and an address: a name has at most 253 bytes, a port 5.
+/// Maximum bytes of a server's fields, a number and an address: a host name has at most 253 bytes, a port at most 5.
 const SERVER_BYTES_MAX: usize = 4 + 300;
 /// Bytes of a lease in the file: head, kind and fields, padded to a multiple of 8.
 const LEASE_RECORD_BYTES: u64 = 32;
-/// A file larger than this (about 30,000 leases) is rewritten if more than half of it is forgotten leases.
+/// A file larger than this (about 30,000 leases) is rewritten if more than half of it consists of forgotten leases.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Identifies a chunk behind a durable channel: the position of its batch in the channel, and the number of the part of that
@@ -131,8 +132,8 @@ impl Leases {
             leases.damaged_bytes = holes.map(|hole| hole.end - hole.start).sum();
             leases.restore(recovered.records.iter().map(|record| &*record.body));
         }
-        // The new file contains no incomplete or damaged records. Writing it also makes the leases that were read durable before
-        // they are used.
+        // The new file contains no incomplete or damaged records. The write also ensures that the leases from the old file are
+        // durable before they are used.
         let records = leases.rewritten();
         lock(&leases.journal).replace(records)?;
         Ok(leases)
@@ -243,7 +244,7 @@ impl Leases {
         }
     }
 
-    /// Returns the records of a new file without forgotten leases.
+    /// Returns the records for a new file. It contains no forgotten leases.
     fn rewritten(&mut self) -> Records {
         let mut records = lock(&self.journal).replacement();
         records.add(&[&TITLE.to_le_bytes(), &self.channel.to_be_bytes()]);

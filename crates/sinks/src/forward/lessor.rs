@@ -1,4 +1,4 @@
-//! Grants leases for chunks, and makes them durable on another thread. A lease records which server may receive a chunk.
+//! Grants leases for chunks, and makes them durable on another thread. A lease records which server may have received a chunk.
 //!
 //! Where leases are used (`failover: wait` behind a durable channel), a chunk goes out only after the lease that names its server
 //! is durable. Many leases share a sync; only one sync is in flight. In all other modes there are no leases, and no chunk waits for
@@ -15,7 +15,7 @@ use super::{chunk::Chunk, leases::Leases};
 /// A sync in flight: the number up to which it makes leases durable, and its task.
 type Syncing = (u64, JoinHandle<Result<(), Failure>>);
 
-/// The leases of a lane, if this mode has any.
+/// The leases of a lane (one of the sink's parallel tasks), if the lane uses leases.
 pub(super) struct Lessor {
     leases: Option<Leases>,
     syncing: Option<Syncing>,
@@ -39,7 +39,7 @@ impl Lessor {
 
     /// Returns the server that may have received this chunk before the sink started, or None.
     pub(super) fn holder(&self, chunk: &Chunk) -> Option<String> {
-        // A chunk that was leased after the start and is back at the hub was not begun, so no server has it.
+        // If a chunk was leased after the start and waits for a server again, no byte of it was written, so no server has it.
         let leases = self.leases.as_ref().filter(|_| chunk.lease == 0)?;
         leases.holder(chunk.place?).map(str::to_owned)
     }

@@ -7,9 +7,9 @@
 //! asleep -> connecting -> up -> (closed while idle) -> connecting
 //!                         up -> (broken)            -> failed -> up
 //! ```
-//! Each link is a task, so a server that cannot be reached delays no other. The link promises that each chunk that it was given is
-//! acked, in the link's window, or back at the hub; never lost, never in two of these places. The cluster chooses which chunk goes
-//! to which server.
+//! Each link is a task, so a server that cannot be reached delays no other server. The link promises that it loses no chunk that
+//! it was given: at any time the chunk is either acked, or in the link's window, or back at the hub (which holds the chunks
+//! without a server). The cluster chooses which chunk goes to which server.
 
 use std::{
     cell::Cell,
@@ -84,7 +84,7 @@ impl Link {
         &self.endpoint.common.settings
     }
 
-    /// Returns the facts from which `choice` decides whether this server gets a chunk of this cost.
+    /// Returns the facts from which `choice` decides whether this server gets a chunk of this cost (its approximate memory).
     pub(super) fn candidate(&self, cost: usize) -> Candidate {
         let phase = self.phase.get();
         let limit = self.settings().in_flight_bytes_max;
@@ -105,12 +105,14 @@ impl Link {
         self.weight.get() > 0 && !self.leaving.get()
     }
 
-    /// Whether this server holds a chunk of this flow.
+    /// Whether this server holds a chunk of this flow. A flow is a share of the records that goes to one server, in order
+    /// (`balance: hash`).
     pub(super) fn holds(&self, flow: Flow) -> bool {
         self.endpoint.window.borrow().holds(flow)
     }
 
-    /// Returns the server's rendezvous score for a flow, or None while the server takes no part.
+    /// Returns the server's rendezvous score for a flow: the server with the highest score gets the flow. Returns None while the
+    /// server is not wanted or has failed.
     pub(super) fn wish(&self, flow: Flow) -> Option<f64> {
         let takes_part = self.endpoint.is_wanted() && self.phase.get() != Phase::Failed;
         takes_part.then(|| wish(flow, self.address(), self.weight.get()))
@@ -177,8 +179,8 @@ impl Link {
             }
             let connected = tokio::select! {
                 biased;
-                // If the server answers heartbeats again, a new attempt is faster: one that began while the server was down may
-                // wait up to a minute for the kernel's next SYN.
+                // If the server answers heartbeats again, a new attempt is faster: an attempt that began while the server was down
+                // may wait up to a minute for the kernel's next SYN.
                 () = self.called_off() => continue,
                 connected = self.connect() => connected,
             };
@@ -194,7 +196,7 @@ impl Link {
         }
     }
 
-    /// Sends over a connection until it ends, then waits if the server has failed.
+    /// Sends over a connection until the connection ends, then waits if the server has failed.
     async fn converse(&self, stream: Stream, backoff: &mut Backoff) {
         let (settings, meters) = (self.settings(), &self.endpoint.common.meters);
         self.set(Phase::Up);
@@ -208,7 +210,7 @@ impl Link {
         drop(counted);
         let lasted = since.elapsed() >= settings.retry.first.as_duration();
         // Without acks a write proves nothing, so the connection must also last. Otherwise there would be no back-off from a peer
-        // that accepts connections and closes them immediately, and it would swallow all records.
+        // that accepts connections and closes them immediately, and that peer would swallow all records.
         let worked = progress && (settings.ack || lasted);
         if worked {
             backoff.reset();
@@ -247,8 +249,8 @@ impl Link {
         }
     }
 
-    /// Reports a failure and hands back the chunks that other servers may get. The next attempt follows after `wait`, or with None
-    /// when the server answers heartbeats again.
+    /// Reports a failure and hands back the chunks that other servers may get. The next attempt follows after `wait`. If `wait` is
+    /// None, it follows when the server answers heartbeats again.
     fn fail(&self, what: fmt::Arguments<'_>, wait: Option<Duration>) {
         let chunks = self.release();
         let resend = match chunks.len() {
@@ -296,8 +298,9 @@ impl Link {
         }
     }
 
-    /// Calls [`Link::expire`] unless a connection is open, because the end of that connection calls it. Chunks of a silent server
-    /// expire only by this function: the link opens no connection to a silent server, so no connection ends.
+    /// Calls [`Link::expire`] if no connection is open. If one is open, its end will call `expire`. But the link opens no
+    /// connection to a silent server (one that does not answer heartbeats), so the chunks of such a server expire only by this
+    /// function.
     pub(super) fn expire_unless_up(&self) {
         if !self.is_up() {
             self.expire();

@@ -1,4 +1,4 @@
-//! The sink `forward`: Fluentd's forward protocol to Fluentd, Fluent Bit and Millstream.
+//! The sink `forward`: sends records by Fluentd's forward protocol to Fluentd, Fluent Bit and Millstream.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
@@ -7,17 +7,17 @@
 //! inlet -> relay -> encode -> chunk -> (choice) -> link -> window -> connection -> server
 //!            ^-- lane <------------ hub ----------------------------- ack ---------'
 //! ```
-//! - `relay`: takes batches, makes chunks, settles checkpoints (`crate::sending`). One task per lane.
-//! - `encode`, `gather`, `flow`: make chunks of batches. A body that the peer accepts unchanged is not copied.
+//! - `relay`: takes batches, makes chunks, settles checkpoints (with `crate::sending`). There is one such task per lane.
+//! - `encode`, `gather`, `flow`: make chunks from batches. A body that the peer accepts unchanged is not copied.
 //! - `hub`: holds the chunks that no server has been chosen for, and the numbers of finished chunks.
 //! - `cluster`, `choice`, `discovery`: the list of servers, the choice of a server for the next chunk, servers that join and leave.
-//! - `link`: one server's connections and failures. `heart`: heartbeats. `endpoint`, `standing`: the state of a server that these
-//!   modules share.
+//! - `link`: one server's connections and failures. `heart`: heartbeats. `endpoint`, `standing`: the state of one server, which
+//!   `cluster`, `link` and `connection` share.
 //! - `dial`, `auth`: connect, and do the handshake with the shared key. `connection`, `window`: write chunks and read acks.
 //! - `leases`, `lessor`: remember across restarts which server may have received which chunk.
 //!
-//! The sink promises that a batch is settled only after every chunk of it is acked by some server, that a chunk is resent with the
-//! same id and the same bytes until then, and that a server that cannot be reached delays no other server.
+//! The sink promises three things: a batch is settled only after servers have acked all its chunks; until a server acks a chunk,
+//! the chunk is resent with the same id and the same bytes; a server that cannot be reached delays no other server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -97,8 +97,8 @@ impl Sink for Forward {
                 "`ack: false`: what is in flight when a connection breaks is lost",
             );
         }
-        // With `balance: all` each server has its own copy of a chunk. A copy in doubt (sent, but not acked) is resent only to its
-        // server.
+        // With `balance: all` each server has its own copy of a chunk. A copy in doubt (sent, but not acked) is resent only to the
+        // same server.
         let exact = self.has_one_server() || self.keeps_leases() || self.settings.to_all;
         match (durable, self.peer, exact) {
             (true, Peer::Millstream, true) => Promise::new(
@@ -114,7 +114,7 @@ impl Sink for Forward {
     }
 
     fn settles_within(&self) -> Option<Duration> {
-        // Checkpoints are settled when the servers ack.
+        // There is no limit: checkpoints are settled when the servers ack.
         None
     }
 

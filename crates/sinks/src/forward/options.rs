@@ -19,7 +19,7 @@ use crate::sending::{Batching, Retry};
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
     /// Servers: one or a list of `"host[:24224]"` or `{ address, weight, standby }`. Chunks are dealt round robin by weight; when a
-    /// server fails, the other servers get its share, and standbys replace its weight.
+    /// server fails, the other servers get its share, and as many standbys take part as are needed to replace its weight.
     #[serde(default)]
     pub(super) servers: OneOrMany<ServerOptions>,
     /// Where to look up servers in addition to those in `servers`; servers join and leave while the sink runs.
@@ -52,8 +52,8 @@ pub(super) struct Config {
     /// Fields to add and their templates; a field that the record already has is not overwritten.
     #[serde(default)]
     pub(super) add: Option<Add>,
-    /// When small batches are sent together as one chunk. Applies only behind a memory channel; behind a durable channel each frame
-    /// is a separate chunk.
+    /// When small batches are sent together as one chunk. Applies only behind a memory channel; behind a durable channel each batch
+    /// is sent separately.
     #[serde(default)]
     pub(super) batch: Batching,
     /// TLS to the servers: a name of the top-level `tls`, a block, or `true` (the system's root certificates). A server's
@@ -73,11 +73,11 @@ pub(super) struct Config {
     /// How servers that fail are retried.
     #[serde(default)]
     pub(super) retry: Retry,
-    /// How the sink notices that a server does not answer before records wait for it.
+    /// How the sink notices a server that does not answer, even before any record waits for that server.
     #[serde(default)]
     pub(super) heartbeat: Heartbeat,
-    /// Treatment of chunks in doubt (sent, but not acked) when their server fails: `resend` them to another server (at least
-    /// once), or `wait` until it is back.
+    /// Treatment of chunks in doubt (sent, but not acked) when their server fails: `resend` them to another server (at least once),
+    /// or `wait` until the failed server is back.
     #[serde(default)]
     pub(super) failover: Failover,
 }
@@ -106,7 +106,7 @@ fn send_buffer() -> Size {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DiscoveryOptions {
-    /// YAML file with a list as in `servers`; read again when it changes.
+    /// YAML file with a list as in `servers`; the file is read again after each `interval`.
     pub(super) file: Option<PathBuf>,
     /// DNS name, `host[:24224]`: every address of the name is a server.
     pub(super) dns: Option<String>,
@@ -124,7 +124,7 @@ fn look_interval() -> Period {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Balance {
-    /// Round robin by weight among servers with room.
+    /// Round robin by weight among the servers that have room for the chunk (`in_flight`).
     #[default]
     RoundRobin,
     /// By the value of this template (`"{tag}"`, `"{.user}"`): records with the same value go to one server, in order, as long as
@@ -148,11 +148,11 @@ pub(super) enum Metadata {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Beat {
-    /// A connection with all its handshakes, closed immediately.
+    /// A connection that does all handshakes and is then closed.
     #[default]
     Transport,
-    /// A datagram to the same port, which the server answers with a datagram: also notices a server that hangs. A server that has
-    /// never answered a datagram (a firewall may drop them) gets chunks as usual.
+    /// A datagram to the server's port. The server answers with a datagram, so this also notices a server that hangs. A server that
+    /// has never answered a datagram (a firewall may drop them) gets chunks as usual.
     Udp,
     /// No heartbeats.
     None,
@@ -200,7 +200,7 @@ pub(super) enum Compression {
     None,
     /// gzip: supported by every recent receiver.
     Gzip,
-    /// zstd: faster and smaller; fluentd since 1.19, and Millstream.
+    /// zstd: faster and smaller than gzip; supported by fluentd since 1.19 and by Millstream.
     Zstd,
 }
 

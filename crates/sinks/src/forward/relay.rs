@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
-//! Each lane has one relay, which is a task. It takes a batch only when every earlier chunk has a server, so back-pressure begins
-//! when all windows are full or no server is available. It promises that a checkpoint is settled only when every chunk before it is
-//! acked or rejected. The links handle sockets.
+//! Each lane (one of the sink's parallel tasks) has one relay. The relay takes a batch only when every earlier chunk has a server,
+//! so back-pressure begins when all windows are full or no server is available. The relay promises that a checkpoint is settled
+//! only when every chunk before it is acked or rejected. The links handle sockets.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -36,8 +36,8 @@ use super::{
 };
 use crate::sending::{Ids, Input, Lane, PartNumbers, Refused};
 
-/// Number of low bits of a part number that count the parts of one flow (`balance: hash`); the higher bits are the number of the
-/// flow. One flow of a batch becomes at most 2^16 chunks of 8 MiB.
+/// With `balance: hash`, the records of a flow go to one server, in order. The higher bits of a part number are the number of the
+/// flow; this many low bits count the parts of that flow. One flow of a batch becomes at most 2^16 chunks of 8 MiB.
 const FLOW_PART_BITS: u32 = 16;
 
 /// Maximum number of chunks from the first unfinished one to the newest. The lane holds a small entry for each of them, even if
@@ -66,7 +66,8 @@ pub(super) struct Relay<'a> {
 enum Event {
     /// The hub has changed: acks, lost connections, new connections, or a new list of servers.
     Hub,
-    /// Leases became durable, a server has left, or one of the tasks panicked.
+    /// Leases (notes of which server may have received which chunk) became durable, a server has left, or one of the tasks
+    /// panicked.
     Cluster(Result<(), Failure>),
     Input(Input),
     /// The gathered batches have waited long enough.
@@ -111,7 +112,7 @@ impl<'a> Relay<'a> {
         })
     }
 
-    /// Sends until the inlet has ended and everything is settled.
+    /// Sends until [`Relay::is_finished`] returns true.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         self.lane.start()?;
         self.start_discovery();
@@ -166,8 +167,8 @@ impl<'a> Relay<'a> {
         })
     }
 
-    /// Whether the inlet has ended and everything is settled, or the process stops while no server is connected. In the second case
-    /// a durable channel keeps the rest for the next start.
+    /// Whether the inlet has ended and everything is settled, or the process stops while no server is connected. The second case
+    /// applies only behind a durable channel, which keeps the rest for the next start.
     fn is_finished(&self) -> bool {
         let everything_sent = self.gathering.is_empty() && self.lane.is_settled();
         self.lane.has_ended() && everything_sent
@@ -192,7 +193,7 @@ impl<'a> Relay<'a> {
             return Ok(());
         }
         if self.encoder.peer == Peer::Millstream && batch.tag.as_str().len() > TAG_BYTES_MAX {
-            // The peer would refuse the frame on every resend, and all later chunks would wait for it.
+            // The peer would refuse the frame on every resend, and all later chunks would wait for this one.
             let records = records(&batch).filter_map(|(range, _)| batch.body.get(range));
             let reason = "the tag is longer than the next Millstream accepts";
             self.lane.reject(None, &batch, records, reason).await;
@@ -216,7 +217,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Makes chunks of a batch, or of its part that belongs to one flow.
+    /// Makes chunks from a batch, or from the part of a batch that belongs to one flow.
     async fn send_parts(
         &mut self,
         batch: Batch,
@@ -356,7 +357,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Removes and returns the first chunk without a server if it is older than `retry.give_up`.
+    /// Removes and returns the first of the chunks that wait for a server, if that chunk is older than `retry.give_up`.
     fn overdue(&self) -> Option<Chunk> {
         let limit = self.sink.settings.retry.give_up.0;
         let mut pending = self.hub.pending.borrow_mut();

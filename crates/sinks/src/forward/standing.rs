@@ -1,4 +1,5 @@
-//! Whether servers work, as the operator sees it: conditions, and the log line when a server is back.
+//! Whether servers work, as the operator sees it: conditions (lasting problems, shown by `/status`), and the log line when a
+//! server is back.
 
 use std::{cell::Cell, fmt, rc::Rc};
 
@@ -10,7 +11,7 @@ use millstream_pipeline::{
 /// The working servers of a lane.
 #[derive(Debug)]
 pub(super) struct Working {
-    /// Number of servers that are connected and not suspect.
+    /// Number of servers that are connected and not suspect (see `Standing::suspect`).
     count: Cell<usize>,
     /// Raised while no server works; used if any server may deliver any record.
     failing: Rc<Condition>,
@@ -77,8 +78,8 @@ impl Standing {
         }
     }
 
-    /// Notes that the server works: it has acked a chunk or proven that it has the shared key. Without acks, its connection has
-    /// lasted.
+    /// Notes that the server works: it has acked a chunk or proven that it has the shared key. Without acks, the proof is that
+    /// its connection has lasted.
     pub(super) fn proven(&self) {
         if self.suspect.replace(false) {
             let address = &self.address;

@@ -7,8 +7,9 @@
 //! | written, ack awaited | partly written | not begun |
 //! 0                      written (+ offset bytes)     chunks.len()
 //! ```
-//! The window promises that bytes leave in order, that an ack removes exactly the written chunk with its id, and that after a
-//! rewind the same chunks go out again, byte for byte. It does no I/O.
+//! The window promises that bytes leave in order, that an ack removes exactly the chunk whose id it carries, and only if that chunk
+//! is wholly written, and that after a rewind (when a connection has ended) the same chunks go out again, byte for byte. It does no
+//! I/O.
 
 use std::{collections::VecDeque, io::IoSlice};
 
@@ -29,11 +30,12 @@ pub(super) struct Window {
     cost: usize,
     /// Number of chunks, from the front, that are wholly written.
     written: usize,
-    /// Bytes of the next chunk that are written.
+    /// Number of bytes of the next chunk that are written already.
     offset: usize,
-    /// Leases are durable up to this number. A chunk with a higher `lease` must not go out yet.
+    /// A lease is a durable note that a server may have received a chunk. The leases up to this number are durable; a chunk with a
+    /// higher `lease` must not go out yet.
     leased: u64,
-    /// Number of chunks of each flow.
+    /// Number of chunks of each flow (records that `balance: hash` sends to one server, in order).
     flows: [u32; FLOWS],
 }
 
@@ -73,7 +75,7 @@ impl Window {
         }
     }
 
-    /// Whether a chunk of this cost fits under the bound. A single chunk always fits.
+    /// Whether a chunk of this cost (approximate memory) fits under the bound. An empty window has room for any chunk.
     pub(super) fn has_room(&self, cost: usize, bytes_max: usize) -> bool {
         self.chunks.is_empty() || self.cost.saturating_add(cost) <= bytes_max
     }
@@ -131,7 +133,7 @@ impl Window {
 
     /// Removes the written chunk with this id, if there is one.
     pub(super) fn remove_acked(&mut self, id: &[u8]) -> Option<Chunk> {
-        // Nearly always the first chunk: receivers answer in order.
+        // This is nearly always the first chunk, because receivers answer in order.
         let place = self
             .chunks
             .range(..self.written)

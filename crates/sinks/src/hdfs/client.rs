@@ -1,8 +1,8 @@
 //! Creates the client of the library hdfs-native, and turns its errors into failures that name the cluster and the next step.
 //!
-//! The library's tasks (connections, lease renewal) run on a separate runtime, which ends with the client and the outputs that it
-//! writes, so a task of a failed run keeps no file open. After a timeout a new client with new connections starts with another
-//! name node.
+//! The library's tasks (connections, lease renewal) run on a separate runtime. The runtime ends with the client and the outputs
+//! that this client writes, so a task of a failed run keeps no file open. After a timeout, a new client with new connections
+//! replaces the old one and asks another name node first.
 
 use std::{
     cell::RefCell,
@@ -97,7 +97,7 @@ impl Connection {
         })
     }
 
-    /// Returns the current client. An output holds the client that has created it until the output is closed.
+    /// Returns the current client. Each output holds the client that created the output, until the output is closed.
     pub(super) fn client(&self) -> Arc<Live> {
         Arc::clone(&self.live.borrow())
     }
@@ -177,7 +177,7 @@ impl From<Trouble> for Failure {
 /// Returns a failure that names the request and the cause. All causes are temporary: a name node may leave safe mode, a standby may
 /// become active, a keytab may be corrected.
 fn failure(url: &str, what: &dyn fmt::Display, error: &HdfsError) -> Failure {
-    // Java's messages continue with a stack trace.
+    // Only the first line is used: Java's messages continue with a stack trace.
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default().trim_end();
     let help = match error {

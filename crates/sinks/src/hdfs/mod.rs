@@ -4,11 +4,13 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Where to look: `publish` (beside this directory) does the work of all sinks that publish by manifest, a small file that names
-//! the outputs to publish and their position. This directory has the destination (`store`) and the client (`client`).
+//! the outputs to publish and the position in the channel. This directory contains the destination (`store`) and the client
+//! (`client`).
 //!
-//! Promise (docs/delivery.md): the same as that of `publish`. Every wait for the cluster ends after `retry.timeout`; then the run
-//! fails, and the next run rereads the records that are in no manifest. `store` bounds the bytes in flight to data nodes. The crate
-//! `wire` implements the formats, and the crate hdfs-native the protocol of HDFS.
+//! Promise (docs/delivery.md): the same as that of `publish`. Every wait for the cluster ends after `retry.timeout`. If a write to
+//! an output fails, the run fails, and the next run rereads the records that are in no manifest. Most other requests are retried.
+//! `store` bounds the bytes in flight to data nodes. The crate `wire` implements the formats; the crate hdfs-native implements the
+//! protocol of HDFS.
 
 #[cfg(feature = "hdfs")]
 mod client;
@@ -101,7 +103,7 @@ struct Auth {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Kerberos {
-    /// The principal, such as `millstream@EXAMPLE.COM`. Without a realm the default realm applies.
+    /// The principal, such as `millstream@EXAMPLE.COM`. If it names no realm, the default realm applies.
     principal: String,
     /// The keytab file.
     keytab: String,
@@ -141,14 +143,14 @@ enum Content {
 struct Target {
     /// The URL of the cluster, such as `hdfs://nameservice1`.
     cluster: String,
-    /// The constant directory of the option `url`, without a trailing slash.
+    /// The constant part of the directory in the option `url`, without a trailing slash.
     root: String,
     hadoop_conf: Option<String>,
     user: Option<String>,
     kerberos: Option<Kerberos>,
     marker: Option<String>,
     timeout: Duration,
-    /// The number of timeouts in all runs, which decides which name node is asked first.
+    /// The number of timeouts in all runs. It decides which name node is asked first.
     turns: AtomicUsize,
 }
 
@@ -203,7 +205,7 @@ fn build(name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
 }
 
 impl Config {
-    /// Returns the URL of the cluster, the constant directory of the option `url`, and the template of the directories below it.
+    /// Returns the URL of the cluster, the constant part of the directory, and the template of the directories below that part.
     fn place(&self, node: &Node) -> Result<(String, String, Template), Problem> {
         let help = "write it as `hdfs://NAMENODE:PORT/DIRECTORY` or `hdfs://NAMESERVICE/DIRECTORY`";
         let wrong = |text: String| node.problem_at("url", text).help(help);
@@ -287,7 +289,7 @@ fn extension(format: Format, content: Content) -> String {
     let codec = match content {
         Content::Text(Some(Codec::Gzip)) => ".gz",
         Content::Text(Some(Codec::Zstd)) => ".zst",
-        // An Avro file's header names its compression.
+        // The header of an Avro file names the compression, so the file name needs no suffix for it.
         Content::Text(None) | Content::Avro(_) => "",
     };
     format!("{name}{codec}")

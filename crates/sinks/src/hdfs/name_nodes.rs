@@ -2,9 +2,10 @@
 //!
 //! The library asks name nodes in the order of the configuration, and continues with the next if one is on standby or refuses
 //! connections. The library would wait forever for a name node that does not respond (a dead machine, a hanging process), and a new
-//! client would start with the same name node. So each client after a timeout starts with another name node.
+//! client would start with the same name node. So each client that is created after a timeout starts with another name node.
 //!
-//! This module also accepts spaces after the commas of the list, as Hadoop does. The library skips names that begin with a space.
+//! This module also accepts spaces after the commas of the list, as Hadoop does. The library itself would skip names that begin
+//! with a space.
 
 use std::{env, fs, path::PathBuf};
 

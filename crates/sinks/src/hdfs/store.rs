@@ -1,4 +1,5 @@
-//! HDFS as the destination of a publishing sink.
+//! HDFS as the destination of a publishing sink. An output is in use until it is published. A manifest is a small file that names
+//! the outputs to publish.
 //!
 //! `encode -> [write] -> settle`
 //!
@@ -8,8 +9,9 @@
 //! manifest    ROOT/_millstream/SINK/CHAIN/N             written under another name, closed, renamed; a rename to an existing
 //!                                                       name fails, so only one of two writers succeeds
 //! ```
-//! Deleting a file revokes its writer's lease, so an earlier run that is still alive cannot append: the name node identifies files
-//! by number, not by name. Files that an earlier run has closed and named in a manifest are only renamed.
+//! Deleting a file revokes the lease of its writer (the right to append), so an earlier run that is still alive cannot append: the
+//! name node identifies files by number, not by name. Files that an earlier run has closed and named in a manifest are only
+//! renamed.
 
 use std::sync::Arc;
 
@@ -23,12 +25,13 @@ use super::{
 };
 use crate::publish::{OCCUPIED, Patience, Place, Published, Put, Store, too_long};
 
-/// Maximum bytes in flight to data nodes over all outputs. When an append exceeds this limit, its output is synced. A client holds
-/// unacknowledged bytes in memory, up to 13 MB for one output.
+/// Maximum bytes in flight to data nodes over all outputs. When an append exceeds this limit, the output that was appended to is
+/// synced. A client holds unacknowledged bytes in memory, up to 13 MB for one output.
 const ON_THE_WAY_BYTES_MAX: usize = 64 << 20;
 /// Permissions of new directories, independent of the cluster's umask. Files get 0644.
 const DIRECTORY_PERMISSION: u32 = 0o755;
-/// A name node creates no directory with such a name. Publication there would fail forever, and all later records would wait.
+/// Names that HDFS reserves. A name node does not create a directory with such a name, so a publication there would fail forever,
+/// and all later records would wait.
 const RESERVED: [&str; 2] = [".snapshot", ".reserved"];
 
 pub(super) struct HdfsStore {
@@ -45,7 +48,7 @@ pub(super) struct Output {
     writer: FileWriter,
     path: String,
     on_the_way: usize,
-    /// The client that the writer uses, also after the cluster's client was replaced.
+    /// The client that the writer uses, even after the connection has replaced its client.
     _client: Arc<Live>,
 }
 
@@ -60,7 +63,7 @@ impl HdfsStore {
         })
     }
 
-    /// Returns the full path of a path below the root. HDFS does not accept colons in names, so they are replaced.
+    /// Returns the full path of a path below the root. HDFS does not accept colons in names, so each colon is replaced by `_`.
     fn path(&self, relative: &str) -> String {
         let relative = relative.replace(':', "_");
         format!("{}/{relative}", self.root)
@@ -139,7 +142,7 @@ impl HdfsStore {
         };
         let writer = match create().await {
             Err(trouble) if trouble.is_there() => {
-                // An earlier attempt created it and wrote nothing.
+                // An earlier attempt created the file and wrote nothing.
                 self.remove(path).await?;
                 create().await?
             }
@@ -163,9 +166,9 @@ impl HdfsStore {
         let Err(trouble) = self.rename(from, to).await else {
             return Ok(Published::Done);
         };
-        // An earlier attempt may have succeeded before a crash, or its response was lost. The result that neither file exists is
-        // trusted only if a write has succeeded before the look-up: a name node that has lost the active role without noticing
-        // answers reads with old data, but cannot write.
+        // The rename also fails if an earlier attempt has succeeded, before a crash or with a response that was lost. The result
+        // that neither file exists is trusted only if a write has succeeded before the look-up: a name node that has lost the
+        // active role without noticing answers reads with old data, but cannot write.
         for proven in [false, true] {
             if proven {
                 let draft = draft_beside(from);
@@ -189,8 +192,8 @@ impl HdfsStore {
             return Ok(Put::Exists);
         }
         // The content is written as a draft and renamed. The draft's name contains this process and the time, so no other writer
-        // writes or renames it, and a delayed rename of an earlier attempt moves a complete draft. Drafts are among the outputs in
-        // use, so leftovers are deleted with them.
+        // writes or renames it, and a delayed rename of an earlier attempt moves a complete draft. Drafts are in the directory of
+        // the outputs in use, so leftover drafts are deleted together with these outputs.
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let draft = draft_beside(&format!("{directory}/open/{name}"));
         self.write(&draft, bytes).await?;

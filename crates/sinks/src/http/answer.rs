@@ -19,7 +19,7 @@ use millstream_record::Time;
 
 /// The longest `Retry-After` that is honored; a longer one counts as this.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
-/// Number of bytes of a body that messages show.
+/// Maximum number of bytes of an answer's body that a message shows.
 const SHOWN_BYTES: usize = 300;
 
 /// An answer.

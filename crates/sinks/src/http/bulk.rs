@@ -5,8 +5,8 @@
 //!   {"create":{"_index":"logs","_id":"1","status":201}},
 //!   {"create":{"_index":"logs","_id":"2","status":429,"error":{"type":"es_rejected_execution_exception","reason":"..."}}}]}
 //! ```
-//! The items have the order of the request. 409 for a `create` means that a document with this id exists already. If this sink made
-//! the id, that document is the same record from an earlier attempt.
+//! The items of the answer are in the order of the request. 409 for a `create` means that a document with this id exists already. If
+//! this sink made the id, that document is the same record from an earlier attempt.
 
 use serde::Deserialize;
 
@@ -37,7 +37,7 @@ struct Done {
 pub(super) struct Sorted {
     /// The items to retry.
     pub(super) again: Vec<u32>,
-    /// Why the first of them failed.
+    /// Why the first item in `again` failed.
     pub(super) why: Option<String>,
     /// Refused items, each with its reason.
     pub(super) refused: Vec<(u32, String)>,
@@ -45,14 +45,14 @@ pub(super) struct Sorted {
     pub(super) there: u64,
 }
 
-/// Sorts the items of a request by outcome. `sent`: their numbers, in the order of the request. `again`: statuses that are retried in
-/// addition to 5xx. `ours`: this sink made the documents' ids.
+/// Sorts the items of a request by outcome. `sent`: the numbers of the items, in the order of the request. `again`: statuses that are
+/// retried in addition to 5xx. `ours`: this sink made the documents' ids.
 ///
 /// # Errors
 /// Returns why the answer is not valid. The outcome of every item is then unknown.
 pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Result<Sorted, String> {
     let object = body.trim_ascii_start().starts_with(b"{");
-    // Excludes arrays: serde would read their elements as the fields.
+    // Arrays are excluded, because serde would read their elements as the fields.
     let body = if object { body } else { b"no object" };
     let answer: BulkAnswer = serde_json::from_slice(body)
         .map_err(|error| format!("this is not an answer to `_bulk`: {error}"))?;

@@ -3,8 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! HTTP/1.1 by `hyper`, one request at a time on each connection. The client promises that it reads at most [`ANSWER_BYTES_MAX`]
-//! of an answer, and that a request is resent immediately if the server has closed an idle connection.
+//! The client uses HTTP/1.1 by `hyper`, with one request at a time on each connection. It promises that it reads at most
+//! [`ANSWER_BYTES_MAX`] of an answer. If a request fails because the server had closed the idle connection, the request is
+//! resent immediately on another connection.
 
 use std::{cell::RefCell, fmt::Display, sync::Arc, time::Duration};
 

@@ -42,8 +42,8 @@ pub(super) struct Sender {
     /// Whether the records come from a durable channel, which keeps them until they are settled.
     pub(super) durable: bool,
     pub(super) context: SinkContext,
-    /// Raised if the server accepts nothing of a request and a single bad record is not the cause (404 ...). Cleared when the server
-    /// accepts a request.
+    /// Raised if the server accepts nothing of a request and a single bad record is not the cause (with a 404, for example). Cleared
+    /// when the server accepts a request.
     pub(super) refused: Condition,
     pub(super) meters: Meters,
 }
@@ -198,8 +198,8 @@ impl Delivery<'_> {
         self.tries = self.tries.saturating_add(1);
     }
 
-    /// Handles a 2xx answer. With `framing: bulk` some items may have failed: returns those to retry, and why the first of them failed.
-    /// `None`: no item is to be retried.
+    /// Handles a 2xx answer. With `framing: bulk` some items may have failed: returns the items to retry, and why the first of these
+    /// failed. `None`: no item is to be retried.
     fn done(
         &mut self,
         answer: &Answer,
@@ -243,7 +243,7 @@ impl Delivery<'_> {
         (self.moves <= MOVES_MAX).then_some(path)
     }
 
-    /// Handles a refused piece: notes its items as refused, or splits it into halves if one of them may be accepted.
+    /// Handles a refused piece: notes its items as refused, or splits the piece into halves if the server may accept one of the halves.
     fn refuse(&mut self, mut piece: Piece, why: String, parts: bool) {
         self.not_for_a_record |= !parts;
         if !parts || piece.items.len() < 2 || self.splits >= SPLITS_MAX {

@@ -1,4 +1,4 @@
-//! Encodes batches as the items of requests.
+//! Encodes the records of batches as items of requests.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
@@ -16,7 +16,8 @@ use millstream_wire::{
 
 use super::options::{Action, Bulk, DocumentId};
 
-/// An item that is not part of a request yet. `around`: with OTLP, the range of its resource and scope; otherwise empty.
+/// An item that is not part of a request yet. The ranges refer to the fields of [`Output`]. `around`: with OTLP, the range of the
+/// item's resource and scope; otherwise empty.
 #[derive(Clone, Debug)]
 pub(super) struct Encoded {
     pub(super) text: Range<usize>,
@@ -34,7 +35,7 @@ pub(super) struct Output {
     pub(super) rejects: Vec<(Range<usize>, String)>,
 }
 
-/// Encodes items. Each lane has one.
+/// Encodes items. Each lane (parallel task of the sink) has one encoder.
 pub(super) enum Encoder {
     /// Items as `format` writes them.
     Plain(format::Encoder, Scratch),

@@ -1,4 +1,5 @@
-//! Gathers items into requests. At any time, at most one incomplete request exists for each target.
+//! Gathers items (encoded records) into requests. At any time, at most one incomplete request exists for each target (path and
+//! headers).
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::sending::Batching;
 
-/// Requests for at most this many targets are gathered at a time. One more target flushes all of them.
+/// Requests for at most this many targets are gathered at a time. An item for one more target flushes all of them first.
 const TARGETS_MAX: usize = 256;
 /// Initial capacity of a request in bytes. Most requests are small.
 const TEXT_BYTES: usize = 4 << 10;
@@ -79,8 +80,8 @@ impl Gathering {
         }
     }
 
-    /// Adds an item of `batch` to the request for the target `key`. Calls `number` to number a new request, and passes each request
-    /// that must be sent to `leaves`.
+    /// Adds an item of `batch` to the request for the target `key`. Calls `number` to number a new request, and passes to `leaves`
+    /// each request that must be sent now.
     pub(super) fn add(
         &mut self,
         key: &[u8],
@@ -175,7 +176,7 @@ impl PendingRequest {
         }
         let start = self.text.len();
         self.text.extend_from_slice(text);
-        // Neighboring records usually share resource and scope.
+        // Neighboring records usually share resource and scope (of OTLP), which are then stored once.
         let last = self.items.last().map(|last| last.around.clone());
         let last = last.filter(|last| self.around.get(last.clone()) == Some(around));
         let around = last.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! The sink `http`: records in requests, as JSON, text, OTLP or `_bulk`.
+//! The sink `http`: sends records in HTTP requests, as JSON, text, OTLP or `_bulk` (of Elasticsearch and OpenSearch).
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
@@ -7,14 +7,16 @@
 //! inlet -> relay -> encode -> gather -> request -> delivery -> client -> server
 //!            ^-- lane <-------------- finished ------'
 //! ```
-//! - `relay`: takes batches, keeps requests in flight, settles checkpoints (`crate::sending`). One task per lane.
-//! - `encode`, `gather`, `request`: turn batches into items, and items into requests. Each request has one `target`.
-//! - `delivery`, `answer`, `bulk`: send one request until it is finished; interpret answers.
+//! - `relay`: takes batches, keeps requests in flight, settles checkpoints (with `crate::sending`). There is one such task per
+//!   lane.
+//! - `encode`, `gather`, `request`: turn batches into items (encoded records), and items into requests. Each request has one
+//!   `target`.
+//! - `delivery`, `answer`, `bulk`: send one request until it is finished, and interpret the answers.
 //! - `client`: connections.
 //!
 //! The sink promises that a batch is settled only when each of its records is accepted by the server (2xx) or rejected: sent to
 //! the port `rejected`. A record that the server refuses does not affect its neighbors. A request that is resent has the same
-//! body and the same `Idempotency-Key`; if the sink reads from a disk channel, even after `kill -9`.
+//! body and the same `Idempotency-Key`. Behind a disk channel, this holds even after `kill -9`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -94,7 +96,7 @@ impl Sink for Http {
     }
 
     fn settles_within(&self) -> Option<Duration> {
-        // It depends on the server.
+        // The time depends on the server.
         None
     }
 

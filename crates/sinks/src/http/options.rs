@@ -14,8 +14,8 @@ use crate::sending::{Batching, Retry};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// URL of the server: `http://` or `https://`, a host, and a path that may be a template. Values in the path are escaped,
-    /// so that they cannot change its structure.
+    /// URL of the server: `http://` or `https://`, a host, and a path that may be a template. Values in the path are escaped, so
+    /// that they cannot change the structure of the path.
     pub(super) url: Template,
     /// Method of the requests.
     #[serde(default)]
@@ -42,8 +42,8 @@ pub(super) struct Config {
     /// TLS options, if `https://` alone is not enough: the name of an entry in the top-level `tls`, or a block of options.
     #[serde(default)]
     pub(super) tls: Tls,
-    /// Size of a request, and how long its first record waits for more. With `idempotency_key` and behind a disk channel, no request
-    /// holds records of two batches of the channel.
+    /// Size of a request, and how long its first record waits for more records. With `idempotency_key` and behind a disk channel, no
+    /// request holds records of two batches of the channel.
     #[serde(default)]
     pub(super) batch: Batching,
     /// Maximum number of requests in flight. With more than 1, requests may arrive out of order.
@@ -178,7 +178,7 @@ pub(super) enum Compression {
     None,
     /// gzip: supported by nearly every server.
     Gzip,
-    /// zstd: faster and smaller.
+    /// zstd: faster and smaller than gzip.
     Zstd,
     /// deflate (in zlib's format, RFC 1950).
     Deflate,
@@ -189,7 +189,7 @@ fn in_flight() -> usize {
     4
 }
 
-/// Failures that may pass: an expired token, too many requests, a timeout.
+/// The statuses of failures that may pass: an expired token, too many requests, a timeout.
 fn again() -> Vec<u16> {
     vec![401, 403, 407, 408, 425, 429]
 }

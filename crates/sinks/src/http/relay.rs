@@ -1,11 +1,11 @@
-//! One lane of the sink: turns batches into requests, keeps some in flight, and settles checkpoints in order.
+//! One lane (parallel task) of the sink: turns batches into requests, keeps some in flight, and settles checkpoints in order.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
-//! Each lane is a task, and each request in flight is another one. A lane takes a batch only when all complete requests are in
-//! flight, so back-pressure begins at `in_flight` requests. It promises that a checkpoint is settled only when every request before
-//! it is finished, and that records that the server refuses are rejected: they leave by the port `rejected`.
+//! Each request in flight has a separate task. A lane takes a batch only when all complete requests are in flight, so back-pressure
+//! begins at `in_flight` requests. A lane promises that a checkpoint is settled only when every request before it is finished, and
+//! that records that the server refuses are rejected: they leave by the port `rejected`.
 
 use std::{collections::VecDeque, rc::Rc};
 
@@ -82,7 +82,7 @@ impl<'a> Relay<'a> {
         })
     }
 
-    /// Sends until the inlet has ended and everything is settled, or the process stops.
+    /// Sends until the inlet has ended and everything is settled, or until a request ends unfinished because the process stops.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         self.lane.start()?;
         loop {
@@ -142,7 +142,7 @@ impl<'a> Relay<'a> {
             }
         }
         if frame.is_some() {
-            // Flushed so that the requests of a frame are the same after a restart.
+            // The items are flushed after each frame, so that its requests are the same after a restart.
             self.flush(frame);
             self.wait_until_sent().await?;
         }

@@ -1,4 +1,4 @@
-//! One request: its items, and its body.
+//! One request: its items (encoded records), and its body.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
@@ -43,7 +43,7 @@ pub(super) struct Request {
     /// Its number in the lane.
     pub(super) number: u64,
     pub(super) target: Target,
-    /// `Idempotency-Key`.
+    /// The value of `Idempotency-Key`, if the request has one.
     pub(super) key: Option<String>,
     pub(super) text: Bytes,
     pub(super) around: Bytes,
@@ -56,7 +56,7 @@ pub(super) struct Request {
 pub(super) struct Packing {
     pub(super) framing: Framing,
     pub(super) compression: Compression,
-    /// The start of every body: with csv the names of the columns, otherwise empty.
+    /// The start of every body: with csv and `header`, the names of the columns; otherwise empty.
     pub(super) header: Bytes,
 }
 

@@ -1,4 +1,4 @@
-//! The checked options of the sink, and the parts of a lane that are made from them.
+//! The checked options of the sink. The parts of a lane (one of the sink's parallel tasks) are made from these options.
 
 use std::{cell::RefCell, sync::Arc};
 

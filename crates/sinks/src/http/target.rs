@@ -50,7 +50,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// Renders targets. Each lane has one.
+/// Renders targets. Each lane (parallel task of the sink) has its own renderers.
 #[derive(Debug)]
 pub(super) struct Targets {
     path: Renderer,
@@ -182,12 +182,12 @@ impl Site {
 }
 
 impl Targets {
-    /// How much of the target depends on a batch or record, and so how often it is rendered.
+    /// Whether the target depends on the batch or on the record. This decides how often it is rendered.
     pub(super) fn depends(&self) -> Depends {
         self.depends
     }
 
-    /// Appends the target of a record, as a key.
+    /// Appends the target of a record to `out`, as the key that [`Site::target`] parses.
     pub(super) fn render(
         &mut self,
         shared: Shared<'_>,

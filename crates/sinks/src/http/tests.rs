@@ -29,7 +29,7 @@ fn options(server: &Scripted, more: &str) -> String {
     )
 }
 
-/// Runs a sink to its end over the batches in the channel.
+/// Runs a sink until it has delivered all batches in the channel.
 fn run(options: &str, upstream: &Upstream) -> Rig {
     upstream.close();
     let mut rig = Rig::new(&COMPONENT, options, upstream, "unused".as_ref());

@@ -15,12 +15,14 @@
 //!
 //! The committed position shows whether a commit has succeeded, so its outcome is never guessed. A position is committed together
 //! with its owner, a random number of the process. To claim a position, a session commits the position that it has found, with this
-//! process as the owner. So a process that is fenced can find out why. If another owner is committed, a successor has started, and
-//! this process stops permanently. Otherwise only the transaction has timed out, and it continues.
+//! process as the owner. Kafka fences a process, that is, refuses its transactions, if a transaction has timed out or if a successor
+//! has called `init`. The committed owner shows which of the two has happened. If another owner is committed, a successor has
+//! started, and this process stops permanently. Otherwise only the transaction has timed out, and this process continues.
 //!
-//! The owner is checked before each `init` except the first. Otherwise a suspended process that resumes, and sees only a connection
-//! timeout, would fence its successor with `init`. The owner is checked again after each `init`, because a successor may have
-//! started in between. That successor is fenced once, finds that no other process has claimed the position, and continues.
+//! The owner is checked before each `init` except the first. Without this check, a process that was suspended, and after it resumes
+//! sees only a connection timeout, would fence its successor with `init`. The owner is checked again after each `init`, because a
+//! successor may have started in between. That successor is fenced once, finds that no other process has claimed the position, and
+//! continues.
 
 use std::time::Duration;
 
@@ -117,7 +119,7 @@ impl Exact<'_> {
             Err(End::Stopped) => return Ok(true),
             Err(End::Failure(failure)) => return Err(failure),
         }
-        // Only records that are ready now: later ones have not waited, and Kafka may work again by then.
+        // Gives up only records that are ready now: later ones have not waited, and Kafka may work again when they arrive.
         let Ok(next) = tokio::time::timeout(Duration::ZERO, inlet.next()).await else {
             return Ok(false);
         };
@@ -153,7 +155,7 @@ impl Exact<'_> {
     fn begin(&mut self, inlet: &mut Inlet) -> Result<Session, End> {
         let mut session = Session::begin(&self.carried)?;
         if let Some(position) = session.find(&mut self.carried)? {
-            // The position in Kafka wins over the channel's cursor. It does not cover records that were given up.
+            // The position in Kafka wins over the channel's cursor. The position in Kafka does not cover records that were given up.
             self.settled = Some(position).max(self.given_up.position());
             session.commit(position, &mut self.carried)?;
         }
@@ -179,7 +181,8 @@ impl Exact<'_> {
                 Item::Batch(batch, position) => {
                     self.owing = true;
                     session.batch(batch, position, &mut self.carried)?;
-                    // With one request per record, a transaction up to the next checkpoint would time out at the broker.
+                    // While each record has its own request, a transaction that lasts until the next checkpoint would time out at
+                    // the broker.
                     if self.carried.verdicts.is_alone()
                         && let Some(checkpoint) = inlet.checkpoint_now()
                     {

@@ -1,5 +1,5 @@
-//! Stores the position up to which records were given up: rejected, because Kafka did not accept them within `retry.give_up`. The
-//! position in Kafka does not cover these records.
+//! Stores the position up to which records were given up, that is, rejected because Kafka did not accept them within
+//! `retry.give_up`. The position in Kafka does not cover these records.
 //!
 //! ```text
 //! SINK/given_up      the text of a position (see position.rs), as a `millstream_state::WholeFile`

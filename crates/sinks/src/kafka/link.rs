@@ -21,7 +21,7 @@ use crate::sending::Refused;
 
 /// Time between two checks whether the client's buffer has space.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
-/// Time between two checks for failures while records are in flight. The last answer ends the wait early.
+/// Time between two checks for failures while records are in flight. The answer to the last record in flight ends the wait early.
 const FLUSH_WAIT: Duration = Duration::from_millis(10);
 /// Longer calls are split into slices of this length, so that a stop is noticed.
 pub(super) const SLICE: Duration = Duration::from_secs(1);
@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// Passes the records from index `next` on to the producer, and advances `next`. Waits while the client's buffer is full, and
-    /// fails if a record fails meanwhile. Adds records that the client refuses to `refused`: number and reason.
+    /// fails if a record fails meanwhile. If the client refuses a record, adds its number and the reason to `refused`.
     pub(super) fn send(
         &mut self,
         outgoing: &Outgoing,

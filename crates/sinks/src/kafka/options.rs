@@ -112,7 +112,7 @@ fn record_max() -> Size {
 }
 
 /// Small enough for the records to stay in the CPU cache until the producer's thread reads them. If the cluster answers within 10 ms,
-/// it allows 400 MB/s.
+/// this size allows 400 MB/s.
 fn buffer() -> Size {
     Size::mib(4)
 }

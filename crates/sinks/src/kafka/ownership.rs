@@ -23,8 +23,8 @@ impl Ownership {
         }
     }
 
-    /// Checks the owner of the committed position. Fails if it is a successor: neither this process nor the owner at the last check.
-    /// The first check accepts any owner.
+    /// Checks the owner of the committed position. Fails if the owner is a successor, that is, neither this process nor the owner at
+    /// the last check. The first check accepts any owner.
     pub(super) fn check(&mut self, committed: Option<&Committed>) -> Result<(), Failure> {
         let owner = committed.map(|committed| committed.owner);
         let known = owner.is_none_or(|owner| owner == self.owner);

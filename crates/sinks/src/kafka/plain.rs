@@ -28,7 +28,7 @@ use crate::sending::{Input, Lane, Outage, Refused, Then};
 
 /// A batch that is not settled yet.
 struct Held {
-    /// Its number in the lane.
+    /// Its number in [`Plain::lane`].
     number: u64,
     /// The number of its first record, and how many records it has.
     first: usize,

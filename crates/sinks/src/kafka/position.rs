@@ -3,9 +3,9 @@
 //! ```text
 //! millstream 1 CHANNEL EPOCH.SEQ OWNER
 //! ```
-//! CHANNEL is the id of the disk channel. OWNER is a random number that each start of the program draws. Both are hexadecimal. The
-//! consumer group is `millstream-CHANNEL-SINK`, which never has a member; the transactional id has the same name. So each pair of
-//! channel and sink has one position, and only the producer that started last may move the position.
+//! CHANNEL is the id of the disk channel. OWNER is a random number that each start of the program generates. Both are hexadecimal.
+//! The consumer group is `millstream-CHANNEL-SINK`, which never has a member; the transactional id has the same name. So each pair
+//! of channel and sink has one position, and only the producer that started last may move the position.
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;

@@ -137,8 +137,8 @@ impl Session {
         })
     }
 
-    /// Fences the predecessor and reads the position (`None`: none is committed). The caller must claim the position: commit it again
-    /// immediately.
+    /// Fences the predecessor, so that Kafka refuses its transactions, and reads the position (`None`: none is committed). The caller
+    /// must claim the position: commit it again immediately.
     pub(super) fn find(&mut self, carried: &mut Carried<'_>) -> Result<Option<Position>, End> {
         let patience = carried.patience();
         if carried.ownership.has_checked() {

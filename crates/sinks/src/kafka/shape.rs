@@ -24,7 +24,7 @@ use super::{
 };
 use crate::sending::Refused;
 
-/// Turns batches into Kafka records. Each lane has one.
+/// Turns batches into Kafka records.
 pub(super) struct Shaper {
     values: Values,
     topics: Topics,

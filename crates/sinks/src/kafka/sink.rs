@@ -43,7 +43,7 @@ impl Kafka {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for the largest batch of a topic that has refused one as too large.
+    /// Asks for the largest batch that a topic accepts, after the topic has refused one as too large.
     pub(super) fn learn(
         &self,
         link: &mut Link,

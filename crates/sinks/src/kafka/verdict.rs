@@ -4,8 +4,8 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! A broker refuses a whole batch for one bad record (no key in a compacted topic, a time too far ahead). Kafka since 2.4 names the
-//! bad records. If a broker does not, everything is sent again, each record in a separate batch. A refused batch then identifies one
-//! bad record.
+//! bad records. If a broker does not name them, everything is sent again, each record in a separate batch. A refused batch then
+//! identifies one bad record.
 
 use millstream_kafka::{Error, Failed, Kind, ProducerOptions};
 

@@ -4,8 +4,8 @@
 //!
 //! The ticket of an output contains the ids of its upload and parts, which suffice to complete the upload. A manifest, an object
 //! that names the outputs to publish, stores the tickets. Every request is repeatable and is retried until it succeeds. A local
-//! journal (`begun`) lists the uploads that were begun, so that the next start can abort those that no manifest names. If it does
-//! not, they only cost space in the store.
+//! journal (`begun`) lists the uploads that were begun, so that the next start can abort those that no manifest names. An upload
+//! that is not aborted only costs space in the store.
 
 use std::{cell::Cell, io, sync::Arc};
 
@@ -199,7 +199,7 @@ impl Store for Cloud {
                 }
             }
         }
-        // The next start retries to abort these.
+        // The next start retries the abort of these uploads.
         let kept = self.begun.keep(&left);
         self.tell(kept);
         Ok(())
@@ -272,8 +272,8 @@ fn is_gone(error: &Error) -> bool {
     is_no_upload(error) || error.to_string().contains("InvalidPart")
 }
 
-/// Whether a store reports that there is no such upload, in any of the forms that the crate returns. An error about an unknown key
-/// or bucket does not mean that the upload is missing.
+/// Whether a store reports that there is no such upload, in any of the forms that the crate object_store returns. An error about an
+/// unknown key or bucket does not mean that the upload is missing.
 fn is_no_upload(error: &Error) -> bool {
     let text = error.to_string();
     let elsewhere = ["XAdminUserNotFound", "NoSuchBucket"];

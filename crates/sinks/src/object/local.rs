@@ -1,5 +1,5 @@
-//! `file://`: a local directory as the destination. An output is a file with a temporary name (in use) that is renamed to publish
-//! it.
+//! `file://`: a local directory as the destination. An output in use is a file with a temporary name. A rename to the final name
+//! publishes it.
 //!
 //! `encode -> [write] -> settle`
 

@@ -4,8 +4,8 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Where to look: `crate::publish` does the work; `options` is the configuration, `cloud` makes a bucket the destination (`begun`
-//! is its journal of uploads), `local` a directory, `connect` creates the client, `trouble` adds advice to errors, and `probe`
-//! serves `check --connect`.
+//! is its journal of uploads), `local` makes a directory the destination, `connect` creates the client, `trouble` adds advice to
+//! errors, and `probe` serves `check --connect`.
 //!
 //! Promise (docs/delivery.md): behind a durable channel every record is published exactly once; behind memory every record is
 //! published before it is settled. `wire` encodes the records, and the crate object_store signs and sends the requests.
@@ -62,7 +62,7 @@ struct ObjectSink {
     columnar: bool,
     codec: Option<Codec>,
     scheme: Scheme,
-    /// The constant directories of the URL, without the bucket.
+    /// The first directories of the URL, up to the first one with a placeholder; without the bucket.
     root: String,
     /// The URL as configured, for messages.
     url: String,

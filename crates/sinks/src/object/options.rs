@@ -36,8 +36,8 @@ pub(super) struct Config {
     /// `AZURE_STORAGE_ACCOUNT_NAME` and others), or the machine's role.
     #[serde(default)]
     pub(super) auth: Auth,
-    /// TLS settings beyond those of `https://`: a name of the top-level `tls`, or a block. Its files are read when the sink
-    /// starts.
+    /// TLS settings beyond those of `https://`: a name of the top-level `tls`, or a block. The files that it names are read when
+    /// the sink starts.
     #[serde(default)]
     pub(super) tls: Tls,
     /// The prefix of object names.
@@ -50,7 +50,7 @@ pub(super) struct Config {
     /// When objects are finished and published.
     #[serde(default)]
     pub(super) rotate: RotateConfig,
-    /// The size of the parts in which an object is uploaded, except the last one.
+    /// The size of each part of an uploaded object, except the last part.
     #[serde(default = "part")]
     pub(super) part: Size,
     /// Maximum number of objects that are written at a time; to begin another one, the least recently used object is finished.

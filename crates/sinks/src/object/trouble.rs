@@ -48,8 +48,8 @@ fn cause(error: &Error) -> Option<String> {
     (!error.to_string().contains(&cause)).then_some(cause)
 }
 
-/// Returns the next step for the operator, or None if waiting may help. If the crate has no specific error, the text of the
-/// response decides.
+/// Returns the next step for the operator, or None if waiting may help. If the crate object_store has no specific error, the text
+/// of the response decides.
 fn advice(error: &Error, cause: &str) -> Option<&'static str> {
     let text = error.to_string();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));

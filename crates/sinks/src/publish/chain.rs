@@ -3,9 +3,9 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! To publish, a writer creates the manifest with the next number. A writer that another one has superseded finds that this
-//! manifest exists. If it was already removed as an old manifest, the writer finds manifests with higher numbers instead, because
-//! the newest [`KEPT`] manifests always stay.
+//! To publish, a writer creates the manifest with the next number. If another writer has superseded this one, that manifest
+//! exists already, or it was removed as an old manifest. In the latter case the writer finds manifests with higher numbers,
+//! because the newest [`KEPT`] manifests always stay.
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
@@ -51,7 +51,7 @@ impl Chain {
         format!("{}/{number:020}", self.directory)
     }
 
-    /// Returns the paths of an output of this run with this name.
+    /// Returns the paths of the output `file` in `directory`, which belongs to this run.
     pub(super) fn place(&self, directory: &str, file: &str) -> Place {
         self.place_of(self.claim, directory, file)
     }
@@ -64,7 +64,7 @@ impl Chain {
         }
     }
 
-    /// Returns the paths of these outputs of the run with this claim.
+    /// Returns the paths of these outputs, which belong to the run with this claim.
     pub(super) fn places(&self, claim: u64, outputs: &[Named]) -> Vec<Place> {
         let place = |named: &Named| self.place_of(claim, &named.directory, &named.file);
         outputs.iter().map(place).collect()
@@ -80,7 +80,7 @@ impl Chain {
         self.put(store, position, Vec::new()).await
     }
 
-    /// Returns the paths of these outputs of this run.
+    /// Returns the paths of these outputs, which belong to this run.
     pub(super) fn own_places(&self, outputs: &[Named]) -> Vec<Place> {
         self.places(self.claim, outputs)
     }

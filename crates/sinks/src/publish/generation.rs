@@ -20,7 +20,7 @@ use super::{
     store::{Place, Store},
 };
 
-/// The content of an output is written when it holds this many bytes.
+/// The content of an output is written to the store when this many bytes are in memory.
 const PIECE_BYTES: usize = 1 << 20;
 /// A manifest is due when there are this many outputs.
 const OUTPUTS_MAX: usize = 4096;
@@ -45,7 +45,7 @@ pub(super) struct Generation<O> {
     full_bytes: u64,
     /// The prefix of the names.
     stem: String,
-    /// When the first and the last batch with records for outputs arrived.
+    /// When the first batch with records for outputs arrived (`since`), and when the last one arrived (`touched`).
     pub(super) since: Option<Instant>,
     pub(super) touched: Instant,
     uses: u64,
@@ -225,7 +225,7 @@ impl<O> Generation<O> {
     }
 }
 
-/// The store, encoder and meters that outputs need.
+/// The settings, the chain, the store and the encoder that outputs need.
 pub(super) struct To<'a, S> {
     pub(super) settings: &'a Settings,
     pub(super) chain: &'a Chain,

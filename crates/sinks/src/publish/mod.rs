@@ -8,9 +8,10 @@
 //! commit, `recover` runs at the start, and `note` stores state on this machine.
 //!
 //! Promise (docs/delivery.md): behind a durable channel every record is published exactly once. Records since the last manifest are
-//! written into outputs that are still hidden from readers. The sink makes these outputs durable, creates a numbered manifest (only
-//! if no manifest has that number) that names them and the position, and then gives them their final names. After a crash, an
-//! output that is in no manifest is deleted, and an output that is in a manifest is published. `generation` bounds the memory.
+//! written into outputs that are still hidden from readers. The sink first makes these outputs durable. Then it creates a manifest
+//! that names the outputs and the position. Manifests are numbered, and a manifest is created only if none with its number exists.
+//! Finally, the sink gives the outputs their final names. After a crash, an output that is in no manifest is deleted, and an output
+//! that is in a manifest is published. `generation` bounds the memory.
 
 mod avro;
 mod chain;

@@ -142,7 +142,7 @@ impl Body for File {
     }
 
     fn becomes(&self) -> usize {
-        // A careful guess for columns of text; compression usually shrinks them more.
+        // A rough estimate for columns of text: compression usually shrinks them even more.
         self.writer.inner().len() + self.bodies.len() / 4
     }
 

@@ -4,7 +4,7 @@
 //! 2. Create the next manifest as a claim, without outputs. After the claim no earlier run, and no request of an earlier run that is
 //!    still in flight, can extend the chain. Before the claim no output may be deleted, because an earlier run could still name it in
 //!    a manifest.
-//! 3. Delete every other output in use: the channel still has its records.
+//! 3. Delete all other outputs in use: the channel still has their records.
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::Position;

@@ -1,10 +1,10 @@
-//! The run of a publishing sink: reads batches, writes outputs, and settles them when they are published.
+//! The run of a publishing sink: reads batches, writes outputs, and settles the batches when the outputs are published.
 //!
 //! `[read back] -> process -> encode -> write -> [settle]`
 //!
 //! Checkpoints are collected until a manifest (the file that names the outputs to publish) is due. Then the sink finishes all
-//! outputs, creates the manifest, publishes its outputs and settles the checkpoints. A failure ends the run: the next run
-//! recovers and, behind a durable channel, rereads the records that are in no manifest.
+//! outputs, creates the manifest, publishes the outputs and settles the checkpoints. A failure ends the run: the next run recovers
+//! and, behind a durable channel, rereads the records that are in no manifest.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ struct Running<'a, S: Store> {
     generation: Generation<S::Output>,
     routes: Routes,
     rejects: Vec<Reject>,
-    /// Records whose directory is invalid, with the reason.
+    /// Records of the current batch that are rejected, each with the reason.
     refused: Vec<Refused>,
     /// The checkpoints that the next manifest settles.
     checkpoints: Vec<Checkpoint>,
@@ -198,8 +198,8 @@ impl<S: Store> Running<'_, S> {
         }
     }
 
-    /// Returns when to check again whether a manifest is due. None if there are no records, or if a checkpoint must follow: it
-    /// arrives within a second after a batch, and the check is made then.
+    /// Returns the time at which to check again whether a manifest is due. None if there are no records, or if a checkpoint must
+    /// follow: it arrives within a second after a batch, and the check is made then.
     fn wake(&self) -> Option<Instant> {
         let since = self.generation.since.filter(|_| !self.unsettled)?;
         let rotate = &self.settings.rotate;

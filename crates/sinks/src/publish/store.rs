@@ -20,8 +20,8 @@ pub(crate) struct Place {
     pub(crate) directory: String,
     /// The file name of the published output.
     pub(crate) file: String,
-    /// The path of the output in use, for a store that renames it to publish it. It is below the chain's directory, whose name Hive
-    /// and Spark ignore.
+    /// The path of the output in use, for a store that publishes an output by renaming it. It is below the chain's directory, whose
+    /// name Hive and Spark ignore.
     pub(crate) in_use: String,
 }
 
@@ -64,7 +64,7 @@ pub(crate) trait Store {
     /// Appends to an output.
     async fn append(&mut self, output: &mut Self::Output, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// Returns the bytes of memory of an output that only [`Store::finish`] frees.
+    /// Returns how many bytes of memory an output holds until [`Store::finish`] frees them.
     fn held(&self, output: &Self::Output) -> usize;
 
     /// Completes an output and makes it durable. Returns a ticket: a text that [`Store::publish`] needs in addition to the paths,

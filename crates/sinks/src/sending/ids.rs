@@ -41,7 +41,7 @@ impl Ids {
         })
     }
 
-    /// Returns the id of a part. `stored`: its bytes as the channel stores them.
+    /// Returns the id of a part. `stored`: the bytes of the part as the channel stores them.
     pub(crate) fn next(
         &mut self,
         position: Option<Position>,
@@ -65,12 +65,13 @@ impl Ids {
     }
 }
 
-/// Numbers the parts of the batch at one position. Processors can turn this batch into several. Each part of them needs its own id,
-/// which must be the same in every run.
+/// Numbers the parts of the batch at one position. Processors can turn this batch into several. Each part of these batches needs
+/// its own id, which must be the same in every run.
 #[derive(Default)]
 pub(crate) struct PartNumbers {
     position: Option<Position>,
-    /// The next number of each flow (records that `forward` sends in order to one server; elsewhere there is only flow 0).
+    /// The next number of each flow. In `forward`, a flow is the records that are sent to one server, in their order. Other sinks
+    /// have only flow 0.
     next: Vec<usize>,
 }
 

@@ -46,7 +46,7 @@ struct Clock<'a> {
     lateness: &'a Lateness,
     meter: Meter,
     tick: Interval,
-    /// The age that was reported last. Reporting only changes avoids a lock per batch.
+    /// The age that was reported last. Only changes are reported, which avoids a lock per batch.
     reported: Option<Duration>,
 }
 
@@ -162,7 +162,7 @@ impl<'a> Lane<'a> {
         self.ended
     }
 
-    /// Rejects records: without a `number`, of the batch that was taken last; with one, of the chunk or request that has this number.
+    /// Rejects records of the chunk or request that has this `number`; without a number, records of the batch that was taken last.
     /// The rejects belong to the next checkpoint after these records, even if it has already arrived.
     pub(crate) async fn reject<'r>(
         &mut self,

@@ -1,4 +1,4 @@
-//! Shared by every sink that sends over a network; a sink adds its codec and its connection.
+//! The common code of all sinks that send over a network. Each sink adds its codec and its connection.
 //!
 //! ```text
 //! inlet -> Lane::next -> [codec] -> Lane::begin -> [connection] -> Lane::finish -> Lane::settle

@@ -31,7 +31,7 @@ pub(crate) struct Outage {
     /// When the clock of `give_up` was started.
     since: Option<Instant>,
     reporter: Reporter,
-    /// The log keyword of `condition`, which exists from the first failure on.
+    /// The log keyword of `condition`. The condition exists from the first failure on.
     kind: &'static str,
     condition: Option<Condition>,
     /// Ends waits early. `None` if the sink reads from memory, because no later start could deliver the records.

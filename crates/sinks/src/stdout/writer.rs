@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use millstream_record::{Batch, Buffer, Pool};
 use millstream_wire::format::{Encoder, Reject};
 
-/// Gathered output is written at this size. Larger writes are not cheaper: a pipe holds 64 KiB.
+/// Gathered output is written when it has this size. Larger writes are not cheaper: a pipe holds 64 KiB.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// Writes batches to `out`.

@@ -17,8 +17,8 @@ const BYTES_MAX: u64 = 16 << 20;
 
 /// A peer announces half of its free receive buffer as its TCP window, so an empty buffer has the size of this many windows.
 const WINDOWS: u64 = 2;
-/// The default maximum of a receive buffer (net.ipv4.tcp_rmem). It is assumed as the least size of the peer's buffer, because the
-/// window of a buffer that is nearly full does not show its size.
+/// The default maximum of a receive buffer (net.ipv4.tcp_rmem). The peer's buffer is assumed to have at least this size, because the
+/// window of a buffer that is nearly full does not show the size of the buffer.
 const BUFFER_BYTES: u64 = 6 << 20;
 /// Bytes that the peer's program may have read and not processed: rsyslog reads 128 KiB at a time.
 const PROGRAM_BYTES: u64 = 256 << 10;

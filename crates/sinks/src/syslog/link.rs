@@ -60,7 +60,7 @@ impl Link {
             .flatten()
     }
 
-    /// Connects, with the TLS handshake if `tls` is set. Returns what its success proves.
+    /// Connects, with the TLS handshake if `tls` is set. Returns what the success proves.
     pub(super) async fn probe(target: &Target, reporter: &Reporter) -> io::Result<&'static str> {
         let Self::Stream(mut stream, ..) = Self::connect(target, reporter).await? else {
             return Ok("the socket accepts datagrams");

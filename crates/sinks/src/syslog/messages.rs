@@ -52,7 +52,7 @@ pub(super) struct Messages {
     /// How many messages are completely written (the first ones of `messages`), and how many bytes are.
     written: usize,
     at: usize,
-    /// The batches of the messages, with their numbers in the lane.
+    /// The batches of the messages, with their numbers in the sink's lane (parallel task).
     batches: Vec<(u64, Batch)>,
 }
 
@@ -207,7 +207,7 @@ impl Messages {
     }
 }
 
-/// `118 `
+/// Writes the length of a message and a space: `118 `.
 fn write_count(length: usize, out: &mut Vec<u8>) {
     use std::io::Write;
     // Writing to a vector cannot fail.

@@ -7,7 +7,8 @@
 //! inlet -> relay -> messages -> link -> server
 //!            '------- doubt <---'
 //! ```
-//! - `relay`: takes batches, writes messages, reconnects, settles checkpoints (`crate::sending`). One task per lane.
+//! - `relay`: takes batches, writes messages, reconnects, settles checkpoints (`crate::sending`). Each lane (parallel task)
+//!   of the sink has one.
 //! - `messages`: encodes batches as framed messages, each with its record.
 //! - `link`: the connection.
 //! - `doubt`: estimates what a broken connection may have lost.
@@ -80,7 +81,7 @@ impl Sink for Syslog {
     }
 
     fn settles_within(&self) -> Option<Duration> {
-        // It depends on the server.
+        // The time depends on the server.
         None
     }
 

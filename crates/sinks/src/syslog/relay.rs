@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> [write] -> [settle]`
 //!
-//! Each lane is a task with one connection. It writes messages when `batch` is full, when nothing more is ready, and before each
-//! checkpoint. It promises that a checkpoint is settled only when every message before it was accepted by the operating system, or
-//! its record rejected.
+//! Each lane is a task with one connection. The task writes messages when the limits of the option `batch` are reached, when
+//! nothing more is ready, and before each checkpoint. It promises that a checkpoint is settled only when the operating system has
+//! accepted every message before it, or the message's record was rejected.
 
 use std::{ops::Range, time::Duration};
 
@@ -321,7 +321,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-/// The records of a part that cannot be sent, each with its reason.
+/// The records (of one part of a batch) that cannot be sent, each with its reason.
 fn refused(rejects: Vec<Reject>, long: Vec<Range<usize>>) -> Vec<Refused> {
     let rejects = rejects.into_iter();
     let mut refused: Vec<Refused> = rejects

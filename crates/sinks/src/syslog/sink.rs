@@ -1,4 +1,4 @@
-//! The checked options of the sink, and the encoder of a lane.
+//! The checked options of the sink, and the encoder of a lane (parallel task).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Writes acks in the order of the chunks, each only when its batch is kept or settled.
+//! Writes acks in the order of the chunks. Each ack is written only after the batches of its chunk are kept or settled.
 
 use std::{cell::Cell, io, rc::Rc, time::Duration};
 
@@ -9,12 +9,12 @@ use tokio::{
     time::timeout,
 };
 
-/// Maximum number of batches of a connection that wait for their answers. When it is reached, the connection is not read.
+/// Maximum number of answers of a connection that wait in the queue. When it is reached, the connection is not read.
 const ANSWERS_MAX: usize = 256;
 /// Acks that are due together are written together, up to about this many bytes.
 const WRITE_BYTES: usize = 16 << 10;
 
-/// The answer to a peer for one batch.
+/// An answer to a peer: usually one or more acks that become due at the same time.
 pub(crate) struct Answer {
     /// The receipts of all batches that the acked frames became. The answer is due when all of them have succeeded.
     pub receipts: Vec<Receipt>,
@@ -24,13 +24,13 @@ pub(crate) struct Answer {
     pub count: u64,
 }
 
-/// The reading side's end of the queue of answers.
+/// The end of the queue of answers that the reading side of the connection holds.
 pub(crate) struct Answers {
     queue: mpsc::Sender<Answer>,
     open: Rc<Cell<usize>>,
 }
 
-/// Writes the answers.
+/// The other end of the queue: writes the answers to the peer.
 pub(crate) struct Answering {
     queue: mpsc::Receiver<Answer>,
     /// The next answer, taken from the queue but not due yet.
@@ -40,7 +40,7 @@ pub(crate) struct Answering {
 
 /// The reason why no more acks are written.
 pub(crate) enum Unanswered {
-    /// The peer does not read them.
+    /// They cannot be written, for example because the peer does not read them.
     Write(io::Error),
     /// A chunk was dropped before it was settled. Without an ack, the peer sends it again.
     Unsettled,
@@ -63,14 +63,14 @@ pub(crate) fn answers() -> (Answers, Answering) {
 }
 
 impl Answers {
-    /// Queues an answer. Waits while too many are outstanding. If the writing side has ended, so does the connection, and the
-    /// answer is dropped.
+    /// Queues an answer. Waits while too many answers are outstanding. If the writing side has ended, the connection ends too, so
+    /// the answer is dropped.
     pub(crate) async fn push(&self, answer: Answer) {
         self.open.set(self.open.get() + 1);
         let _ = self.queue.send(answer).await;
     }
 
-    /// The number of batches whose acks are not written yet.
+    /// The number of answers that are not written yet.
     pub(crate) fn open(&self) -> usize {
         self.open.get()
     }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// The lowest rate of a peer, in bytes per second.
 const RATE_MIN: u64 = 1 << 10;
-/// While other messages wait for memory, a message must be fast enough to fill the memory that it holds within this many
+/// While other messages wait for memory, a message must arrive fast enough to fill the memory that it holds within this many
 /// seconds.
 const SHORT_SECONDS: u64 = 60;
 /// While other messages wait for memory, progress is measured over at most this time.

@@ -1,8 +1,8 @@
 //! The read buffer of a connection: for headers, small frames, and bytes read beyond a payload.
 //!
 //! Thousands of silent connections hold no buffer. While there is nothing to read, the buffer is in a free list of its thread,
-//! and the bytes of an incomplete frame are in a vector of exactly their length. A vector larger than [`FEW_BYTES`] counts as
-//! memory of the pool.
+//! and the bytes of an incomplete frame are in a vector of exactly their length. A vector larger than [`FEW_BYTES`] is charged to
+//! the pool, which enforces `memory_max`.
 
 use std::{
     cell::RefCell, future::Future, future::poll_fn, io, pin::pin, task::Poll, time::Duration,
@@ -53,7 +53,7 @@ pub(crate) struct Stash {
 enum Store {
     /// A buffer of [`STASH_BYTES`], or a smaller one for an incomplete frame.
     Own(Vec<u8>),
-    /// A buffer of the pool, for a frame that did not fit.
+    /// A buffer of the pool, for a frame that did not fit into [`STASH_BYTES`].
     Grown(Buffer, Claim),
 }
 

@@ -16,8 +16,8 @@ use super::{
 };
 use crate::connection::{self, Quit, Stash, Unanswered, Watch, is_no_memory};
 
-/// How long a connection that ends waits for the peer to close its side. Closing it with unread bytes would discard answers in
-/// flight.
+/// How long a connection that ends waits for the peer to close its side. If this side closed the socket while bytes are unread,
+/// answers in flight would be discarded.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves one connection to its end.

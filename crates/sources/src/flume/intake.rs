@@ -19,10 +19,11 @@ use crate::{
     rest::Rest,
 };
 
-/// A gathered batch is sent when it has this size. It is large enough to make the cost per batch negligible, and small enough to
-/// be still in the cache when the next hop reads it.
+/// A gathered batch is sent when it has this size. The size is large enough to make the cost per batch negligible, and small enough
+/// that the batch is still in the cache when the next hop reads it.
 const GATHER_BYTES: usize = 256 << 10;
-/// A smaller batch is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the pool.
+/// A batch of up to this size is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the
+/// pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
 /// The initial size of a batch: the smallest buffer of the pool.
 const START_BYTES: usize = 64 << 10;
@@ -57,7 +58,7 @@ pub(super) struct Intake {
     /// An incomplete value of a call.
     partial: Rest,
     batch: Option<PendingBatch>,
-    /// The claim on memory for the value and the batch.
+    /// The claim on memory for `partial` and `batch`.
     claim: Claim,
 }
 
@@ -118,7 +119,7 @@ impl Intake {
             if let Err(end) = self.plain(&buffer).await {
                 break Err(end);
             }
-            // Free space means that the stream has no more output.
+            // If the buffer has free space, the stream has no more output for these bytes.
             if buffer.len() < buffer.capacity() {
                 break Ok(());
             }

@@ -287,7 +287,7 @@ fn limits_are_enforced() {
     let call = client.call(1, &[&"x".repeat(1024)]);
     client.send(&call);
     assert!(client.is_closed());
-    // A silent connection is closed, one that waits for its answer is not.
+    // A silent connection is closed; a connection that waits for its answer is not.
     rig.downstream.hold();
     let (mut silent, mut waiting) = (rig.connect(), rig.connect());
     let call = waiting.call(1, &["x"]);
@@ -304,7 +304,7 @@ fn limits_are_enforced() {
 fn records_beyond_the_limit_are_rejected() {
     let rig = Rig::new(r#", "limits": {"decompressed": "1MiB"}"#);
     let mut client = rig.connect();
-    // An event of two bytes becomes a record of 21.
+    // An event of two bytes becomes a record of 21 bytes.
     let events = vec![0; 200_000];
     let mut call = client.call(1, &[])[12..].to_vec();
     call.pop();

@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, de};
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Auth {
-    /// Name of this server in the handshake; a sender refuses a server with its own name. Default: the name of the machine.
+    /// Name of this server in the handshake; a sender refuses a server that has the sender's own name. Default: the name of the
+    /// machine.
     #[serde(default)]
     pub(super) hostname: Option<String>,
     /// Key that senders must have.
@@ -19,10 +20,10 @@ pub(super) struct Auth {
     /// User names and passwords. If there are any, senders must log in as one of them, in addition to having the key.
     #[serde(default)]
     users: BTreeMap<String, Secret>,
-    /// Rules for networks of senders; the first one that contains the address of a sender applies.
+    /// Rules for networks of senders; the first rule whose network contains the address of a sender applies.
     #[serde(default)]
     clients: Vec<Client>,
-    /// Whether senders outside the networks of `clients` may send (unix sockets are in none). Default: `true`.
+    /// Whether senders outside the networks of `clients` may send. Senders on unix sockets are in no network. Default: `true`.
     #[serde(default = "anonymous")]
     anonymous: bool,
 }
@@ -117,7 +118,7 @@ impl Auth {
         !self.users.is_empty()
     }
 
-    /// The password of a user, if there is one and the rule allows it.
+    /// The password of a user, if the user exists and the rule allows the user.
     pub(super) fn password(&self, rule: Rule<'_>, user: &[u8]) -> Option<&Secret> {
         let name = std::str::from_utf8(user).ok()?;
         let is_let_in = rule.users.is_empty() || rule.users.iter().any(|known| known == name);

@@ -24,8 +24,8 @@ use super::{
 };
 use crate::connection;
 
-/// How long a connection that ends waits for the peer to close it, too. Closing it with unread bytes would discard acks in
-/// flight.
+/// How long a connection that ends waits for the peer to close its side. If this side closed the socket while bytes are unread,
+/// acks in flight would be discarded.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves one connection to its end.
@@ -155,8 +155,8 @@ impl Intake {
         }
     }
 
-    /// Reads a busy connection once per tick, until a tick passes without bytes or the peer waits for acks. Returns whether the
-    /// peer has closed it.
+    /// Reads a busy connection once per tick (the option `gather`), until a tick passes without bytes or the peer waits for acks.
+    /// Returns whether the peer has closed the connection.
     async fn read_by_the_clock(&mut self, reader: &mut Reading) -> Result<bool, End> {
         let tick = self.out.service.gather;
         reader.gather(tick).await;
@@ -202,7 +202,7 @@ impl Intake {
                 self.input.stash.consume(consumed);
             }
             let input = self.input.stash.bytes();
-            // The first byte distinguishes JSON from MessagePack. Before the decoder has read it, it is checked here.
+            // The first byte distinguishes JSON from MessagePack. Until the decoder has read this byte, it is checked here.
             let begins_json =
                 self.decoder.offset() == 0 && matches!(input.first(), Some(b'{' | b'['));
             self.out.acks.json = begins_json || self.decoder.is_json();
@@ -221,7 +221,7 @@ impl Intake {
                     let length = head.length;
                     self.input.stash.consume(consumed);
                     reader.watch().map_err(|_| End::Broken)?;
-                    // A connection that waits for memory must not hold any.
+                    // A connection that waits for memory must not hold any, so the gathered batch is sent first.
                     self.out.flush().await;
                     let acks = &self.out.acks;
                     let payload = self.input.payload(reader, acks, kind, length).await?;
@@ -242,7 +242,7 @@ impl Intake {
     /// Enlarges the read buffer if an incomplete frame fills it.
     async fn grow(&mut self) -> Result<(), End> {
         if self.input.stash.is_full() {
-            // A connection that waits for memory must not hold any.
+        // A connection that waits for memory must not hold any, so the gathered batch is sent first.
             self.out.flush().await;
             let bytes_max = self.out.service.frame_bytes_max;
             if !self.input.stash.grow(bytes_max).await {

@@ -54,7 +54,7 @@ impl Content {
                 Ok(inflated) => inflated,
                 Err(error) => return Ok(Err(error.to_string())),
             };
-            // The buffer has more space than the limit, so content beyond the limit shows here.
+            // The buffer has more space than the limit, so content beyond the limit is noticed here.
             if output.len() > bytes_max {
                 let reason = format!(
                     "it has more than {bytes_max} bytes when decompressed (limits.decompressed)"

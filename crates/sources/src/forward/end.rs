@@ -23,7 +23,7 @@ pub(super) enum End {
     Refused(Refusal),
     /// A chunk that cannot be decoded was refused; its sender may retry. Holds the reason.
     Poisoned(String),
-    /// There is no memory for the frame, because other connections hold it.
+    /// There is no memory for the frame, because other connections hold the memory.
     NoMemory,
     /// The peer does not finish the frame that it has begun.
     Slow,

@@ -275,7 +275,8 @@ async fn broken(
     Ok(())
 }
 
-/// Whether to refuse the payload this time. A payload without an id is never refused: its sender would not send it again.
+/// Whether to refuse the payload this time: to close the connection, so that the sender sends the payload again. A payload without
+/// an id is never refused, because its sender would not send it again.
 fn refuses(out: &Outgoing, body: &[u8], options: &Options<'_>) -> bool {
     options.chunk.is_some_and(|id| {
         out.service.poison.refuses(Key {

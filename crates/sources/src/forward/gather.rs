@@ -8,19 +8,20 @@ use std::{ops::Range, sync::Arc};
 use bytes::Bytes;
 use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time, Values};
 
-/// A gathered batch is sent when it has this many bytes. That is large enough to make the cost per batch negligible, and small
-/// enough to be still in the cache when the next hop reads it.
+/// A gathered batch is sent when it has this many bytes. The size is large enough to make the cost per batch negligible, and small
+/// enough that the batch is still in the cache when the next hop reads it.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
-/// A smaller batch is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the pool.
+/// A batch of up to this size is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the
+/// pool.
 pub(super) const OWN_BYTES_MAX: usize = 16 << 10;
-/// A batch is sent when the ids of its chunks have this many bytes together. Peers choose the ids, so they must be bounded.
+/// A batch is sent when the ids of its chunks have this many bytes together. Peers choose the ids, so their size must be bounded.
 const IDS_BYTES_MAX: usize = 64 << 10;
 
 /// The batch that is being gathered. All its frames have the same tag and encoding.
 #[derive(Default)]
 pub(super) struct Gather {
     batch: Option<Gathered>,
-    /// The bytes with which each message of the batch begins; empty if they differ.
+    /// The bytes with which the last message of the batch began (see [`Gather::set_head`]). Empty: none is noted.
     head: Vec<u8>,
 }
 
@@ -49,7 +50,7 @@ struct Span {
     records: u32,
 }
 
-/// A chunk with an id that was appended.
+/// A chunk that has an id and was appended to the batch.
 pub(super) struct Chunk<'a> {
     /// The id as received.
     pub id: &'a [u8],
@@ -82,7 +83,7 @@ impl Gather {
         })
     }
 
-    /// Starts a batch in `body`. The previous one must have been taken.
+    /// Starts a batch in `body`. The previous batch must have been taken.
     pub(super) fn start(&mut self, tag: Tag, encoding: Encoding, received: Time, body: Buffer) {
         self.head.clear();
         self.batch = Some(Gathered {
@@ -112,7 +113,7 @@ impl Gather {
         }
     }
 
-    /// The body, the number of records, and the bytes with which each message begins. None if the messages differ.
+    /// The body, the number of records, and the bytes of the last [`Gather::set_head`]. None if there are no such bytes.
     pub(super) fn alike(&mut self) -> Option<(&mut Vec<u8>, &mut u32, &[u8])> {
         if self.head.is_empty() {
             return None;
@@ -121,13 +122,15 @@ impl Gather {
         Some((&mut batch.body, &mut batch.count, &self.head))
     }
 
-    /// Notes that further messages of the batch may begin with `head`.
+    /// Notes that a message of the batch began with `head`. The decoder has a fast path for further messages that begin with the
+    /// same bytes.
     pub(super) fn set_head(&mut self, head: &[u8]) {
         self.head.clear();
         self.head.extend_from_slice(head);
     }
 
-    /// Notes the chunk that was appended last. `origins`: whether the channel can recognize repeats.
+    /// Notes the chunk that was appended last. `origins`: whether the batch carries origins, by which the channel recognizes chunks
+    /// that arrive again.
     pub(super) fn chunk(
         &mut self,
         chunk: &Chunk<'_>,

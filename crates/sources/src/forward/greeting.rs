@@ -1,7 +1,7 @@
 //! The handshake HELO, PING, PONG. A peer must prove that it has the key before its frames are read.
 //!
-//! The handshake may take at most the time `limits.handshake` and [`PING_BYTES_MAX`] bytes. If it fails, the peer receives the
-//! reason, and its bytes are dropped. Bytes after a valid PING are passed on.
+//! The handshake may take at most the time `limits.handshake` and [`PING_BYTES_MAX`] bytes. If the PING is refused, the peer
+//! receives the reason, and its bytes are dropped. Bytes after a valid PING are passed on.
 
 use millstream_net::{Connection, Peer, Stream};
 use millstream_sys::random;
@@ -18,11 +18,11 @@ use super::{auth::Auth, end::End, service::Service};
 
 /// The size of nonce and salt in bytes, as in Fluentd.
 const NONCE_BYTES: usize = 16;
-/// The most bytes that a peer may send before it is authenticated, including bytes that it sends right after its PING. Known
-/// PINGs have about 400.
+/// The most bytes that a peer may send before it is authenticated, including bytes that it sends right after its PING. The PINGs
+/// of known senders have about 400 bytes.
 const PING_BYTES_MAX: usize = 16 << 10;
 
-/// The reason for refusing a peer, in Fluentd's words.
+/// The reasons for refusing a peer, in Fluentd's words.
 const NO_PING: &str = "invalid ping message";
 const WRONG_KEY: &str = "shared_key mismatch";
 const WRONG_USER: &str = "username/password mismatch";
@@ -95,7 +95,7 @@ async fn receive(stream: &mut Stream) -> Result<(Vec<u8>, usize), End> {
         let step = (PING_BYTES_MAX - before).min(1 << 10) as u64;
         let read = (&mut *stream).take(step).read_buf(&mut bytes).await;
         if read.map_err(|_| End::Broken)? == 0 {
-            // Senders check the server by opening a connection and closing it immediately.
+            // A connection that is closed immediately is no fault: senders check the server in this way.
             return Err(if before == 0 {
                 End::Closed
             } else {

@@ -22,7 +22,7 @@ const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
 const WAKE_BYTES: usize = 256 << 10;
 /// This many bytes of a payload must have arrived before memory is reserved for it.
 const FIRST_BYTES: usize = 1 << 10;
-/// Memory for a payload grows by this factor as its bytes arrive, so that all growth together copies at most a third of them.
+/// Memory for a payload grows by this factor as its bytes arrive, so that all growth together copies at most a third of the bytes.
 const GROWTH: usize = 4;
 /// A peer that has sent a complete payload gets the memory for another one of that length in advance, up to this many bytes.
 const PROVEN_BYTES_MAX: usize = 4 << 20;
@@ -73,7 +73,7 @@ impl Input {
         self.service.meters.bytes_received.add(bytes as u64);
     }
 
-    /// Whether to wait for a tick before the next read, after `read` drained the socket.
+    /// Whether to wait for a tick (the option `gather`) before the next read. Called after `read` has drained the socket.
     pub(super) fn is_busy(&mut self, read: Read, acks: &mut Acks) -> bool {
         let awaited = acks.is_awaited();
         self.pace.is_busy(read.count, self.watch.last, awaited)

@@ -3,13 +3,14 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Where to look: `connection` runs a connection and decodes its frames from its `input`; `frames` turns them into batches,
-//! which `outgoing` sends and acks.
+//! Where to look: `connection` runs a connection and decodes the frames in the bytes that `input` reads. `frames` turns frames
+//! into batches. `outgoing` sends the batches and queues their acks.
 //!
-//! Guarantees: a chunk that is acked is kept (durable channel) or settled (memory), byte for byte as received. A frame cut off
-//! by the end of a connection is neither stored nor acked. Reading stops while the outlet is full. Each connection is one task,
-//! and connections are spread evenly over the data threads. There is no lock and no allocation per record. The protocol is in
-//! `wire::forward`, listening and TLS are in `net`. The disk channel recognizes repeats by the origins of each batch.
+//! Guarantees: a chunk that is acked is kept (durable channel) or settled (memory channel), byte for byte as received. A frame
+//! cut off by the end of a connection is neither stored nor acked. Reading stops while the outlet is full. Each connection is one
+//! task, and connections are spread evenly over the data threads. There is no lock and no allocation per record. The protocol is
+//! in `wire::forward`, listening and TLS are in `net`. The disk channel recognizes chunks that arrive again by the origins (such
+//! as chunk ids) in each batch.
 
 mod acks;
 mod auth;

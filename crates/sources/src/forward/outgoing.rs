@@ -52,7 +52,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends the gathered batch. Its chunks are acked once it is kept.
+    /// Sends the gathered batch. Its chunks are acked once the batch is kept or settled.
     pub(super) async fn flush(&mut self) {
         let Some(gone) = self.gather.take(self.number, &self.values) else {
             return;
@@ -111,7 +111,7 @@ impl Outgoing {
             .chunk(&chunk, durable, |out| acks.write(out, id));
     }
 
-    /// Makes a batch with `body`, which was decoded from `received`, a chunk with these options.
+    /// Makes a batch with `body`. `received` is the payload from which `body` was decoded, and `options` are the options of its frame.
     pub(super) fn batch(
         &self,
         tag: Tag,
@@ -146,11 +146,11 @@ impl Outgoing {
         }
     }
 
-    /// The values that another Millstream has sent, completed by those of this connection. `peer` is always the one of this
-    /// connection.
+    /// The values that another Millstream has sent, completed by the values of this connection. The value `peer` is always that of
+    /// this connection.
     fn add_to(&self, values: &Values) -> Arc<Values> {
         let mut values = values.clone();
-        // This value directs a batch to one node. Only a replay of rejected records by this process may set it, not a peer.
+        // The value `ADDRESS` directs a batch to one node. Only a replay of rejected records by this process may set it, not a peer.
         values.remove(ADDRESS);
         for (name, text) in self.values.iter() {
             if name == "peer" || values.get(name).is_none() {
@@ -212,7 +212,7 @@ impl Outgoing {
     }
 
     /// A buffer for a frame. `holding`: the claim of a frame that already holds memory. Such a frame waits only for a limited
-    /// time, and fails if other messages could then not be completed.
+    /// time. It fails if, with this buffer taken, other messages could not be completed.
     pub(super) async fn memory(
         &self,
         bytes: usize,
@@ -225,7 +225,7 @@ impl Outgoing {
         buffer.ok_or(End::NoMemory)
     }
 
-    /// The tag for a tag of the sender. Bytes that are not UTF-8 are replaced.
+    /// The tag of a batch whose sender gave it the tag `sent`. Bytes that are not UTF-8 are replaced.
     pub(super) fn tag(&mut self, sent: &[u8]) -> Tag {
         self.set_tag(sent);
         self.tag.clone()

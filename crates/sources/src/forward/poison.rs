@@ -1,18 +1,18 @@
-//! Counts chunks that cannot be decoded. They are refused a few times, because they may have been damaged in transit. After that
-//! their good records are kept and the rest is rejected.
+//! Counts how often a chunk that cannot be decoded was refused. Such a chunk is refused a few times, because it may have been
+//! damaged in transit. After that, its good records are kept and the rest is rejected.
 //!
-//! A sender that waits for an ack resends a damaged chunk again and again. Attempts are counted by id over all connections.
-//! Nothing else is kept of a refused chunk.
+//! A sender that waits for an ack resends a damaged chunk again and again, on any connection. Attempts are therefore counted by a
+//! key (the chunk's id, length and checksum) over all connections. Nothing but this key is stored of a refused chunk.
 
 use std::sync::{Mutex, PoisonError};
 
-/// The most chunks that are remembered. The least recently seen one is forgotten first, which gives it more attempts.
+/// The most chunks that are remembered. The chunk that was seen least recently is forgotten first, so it gets more attempts.
 const REMEMBERED_MAX: usize = 256;
 
 /// Counts the attempts of chunks that cannot be decoded.
 pub(super) struct Poison {
     after: u32,
-    /// Chunks and the number of their attempts. The most recent one is last.
+    /// Chunks and the number of their attempts. The chunk that was seen most recently is last.
     tries: Mutex<Vec<(Key, u32)>>,
 }
 

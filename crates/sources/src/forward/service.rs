@@ -14,7 +14,7 @@ use crate::{connection::Patience, tagging::Tagging};
 pub(super) struct Service {
     pub(super) context: SourceContext,
     pub(super) tag: Tagging,
-    /// Whether batches carry origins: only a durable channel can recognize repeats.
+    /// Whether batches carry origins, by which a channel recognizes chunks that arrive again. Only a durable channel can do this.
     pub(super) durable: bool,
     /// None: all peers may send.
     pub(super) auth: Option<Auth>,

@@ -10,7 +10,7 @@ use super::{framed::Framed, options::TooLong, plain::piece};
 pub(super) enum Form {
     /// Each line is a record, written as a line.
     Line,
-    /// Partial lines of a container are joined, and written with time and stream.
+    /// Partial lines of a container are joined, and written with time and stream (stdout or stderr).
     Cri,
     /// Lines are joined by newlines, and written with a time.
     Joined,
@@ -170,7 +170,7 @@ impl Assembler {
         }
     }
 
-    /// Writes the record at an index, which is complete.
+    /// Ends the record at an index. Writes it, unless `too_long` leaves nothing of it.
     pub(super) fn finish(&mut self, at: usize, out: &mut Framed) {
         let record = self.pending.remove(at);
         out.too_long += u32::from(record.too_long);
@@ -188,7 +188,8 @@ impl Assembler {
         }
     }
 
-    /// Writes all pending records, although more of them may follow. Returns the stream of the last one that is too long, if any.
+    /// Writes all pending records, although more text of these records may follow. Returns the stream of the last record that is too
+    /// long, if any.
     pub(super) fn cut_all(&mut self, out: &mut Framed) -> Option<Vec<u8>> {
         let mut cut = None;
         while let Some(record) = self.pending.first() {

@@ -1,4 +1,4 @@
-//! Text in other encodings than UTF-8: finds the ends of lines, and converts it to UTF-8.
+//! Text in other encodings than UTF-8: finds the ends of lines, and converts the text to UTF-8.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ impl Default for Charset {
 }
 
 impl Charset {
-    /// Finds an encoding by its name in web standards (`shift_jis`, `euc-jp`, `latin1`, `utf-16le`). `_` and `-` are equal.
+    /// Finds an encoding by its name in web standards (`shift_jis`, `euc-jp`, `latin1`, `utf-16le`). `_` and `-` are interchangeable.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let label = |name: &str| Encoding::for_label_no_replacement(name.as_bytes());
         let found = label(name)

@@ -23,7 +23,7 @@ pub(crate) struct Framed {
 pub(crate) struct Rejected {
     /// Its text.
     pub bytes: Vec<u8>,
-    /// Whether it is longer than `line_max`. Otherwise it does not have the format of the framing.
+    /// Whether the record is longer than `line_max`. Otherwise the line does not have the format of the framing.
     pub too_long: bool,
 }
 

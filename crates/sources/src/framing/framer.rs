@@ -22,7 +22,7 @@ use super::{
 
 /// The bytes of a call that are reserved, in addition to a record, for the prefixes of its lines and the start of the next record.
 const WINDOW_SPARE: usize = 64 << 10;
-/// A partial record of a container is complete if nothing was written for this long.
+/// A partial record of a container is taken as complete if nothing was written for this long.
 const CRI_WAIT: Duration = Duration::from_secs(5);
 
 /// The state of the input after the text that is passed to the framer.
@@ -131,13 +131,13 @@ impl Framer {
         self.charset.newline(text).is_some()
     }
 
-    /// Forgets the record that was cut, because the next text does not continue the last one.
+    /// Forgets the record that was cut, because the next text does not continue the previous text.
     pub(crate) fn reset(&mut self) {
         self.remainder = None;
     }
 
     /// Makes records from the start of `text`. Returns the number of bytes that became records: more than 0 with `Full`, and all
-    /// of them with `End`. `start`: the text is at the start of the input.
+    /// bytes of `text` with `End`. `start`: the text is at the start of the input.
     pub(crate) fn frame(
         &mut self,
         text: &[u8],

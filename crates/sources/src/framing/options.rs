@@ -43,7 +43,7 @@ impl Multiline {
     }
 }
 
-/// Programs write the lines of a stack trace within milliseconds of each other.
+/// One second: programs write the lines of a stack trace within milliseconds of each other.
 fn wait() -> Period {
     Period::secs(1)
 }

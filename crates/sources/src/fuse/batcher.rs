@@ -15,8 +15,8 @@ use millstream_wire::{
 
 use super::{cutter::Records, rules::Rule};
 
-/// Records of at most this size, in bytes, are copied out of the buffer that they were read into. A batch with larger records takes
-/// the buffer. A buffer is as large as the largest request, so a batch of a few lines would waste memory if it took one.
+/// Records that together have at most this many bytes are copied out of the buffer that they were read into. A larger batch takes
+/// the buffer. Each buffer has room for the largest request, so a batch of a few lines would waste memory if it took a buffer.
 const COPY_BYTES_MAX: usize = 256 << 10;
 
 /// The properties that the batches of one open file share.
@@ -37,7 +37,7 @@ impl Batcher {
         }
     }
 
-    /// The batch of these records. `None` if the rule lets none through. Takes the buffer if the records stay in it.
+    /// The batch of these records. `None` if the rule lets no record through. Takes the buffer if the records stay in it.
     pub(super) fn batch(
         &self,
         records: Records,
@@ -86,7 +86,8 @@ impl Batcher {
         (filtered.left > 0).then(|| (filtered.text.into(), filtered.left, Encoding::Lines))
     }
 
-    /// Records that may hold newlines, as `{"message": record}`.
+    /// Encodes records that may hold newlines: each becomes `{"message": record}`. Returns the body and the number of records.
+    /// `None` if the rule lets no record through.
     fn packed(&self, records: &[Vec<u8>]) -> Option<(Bytes, u32)> {
         let (mut body, mut count) = (Vec::new(), 0);
         let now = Time::now();
@@ -122,7 +123,7 @@ impl Batcher {
     }
 }
 
-/// The bytes in `range` of a buffer. Takes the buffer if they are too large to copy.
+/// The bytes in `range` of a buffer. Takes the buffer if the bytes are too many to copy.
 fn share(buffer: &mut Option<Buffer>, range: Range<usize>) -> Bytes {
     match buffer.take_if(|_| range.len() > COPY_BYTES_MAX) {
         Some(buffer) => buffer.freeze().slice(range),

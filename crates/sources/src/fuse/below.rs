@@ -1,8 +1,10 @@
-//! The plain directory below the mount, to which programs write while nothing is mounted.
+//! The plain directory below the mount: the directory at the mount point, which a mount hides. Programs write to it while nothing
+//! is mounted.
 //!
-//! The plain directory has the same subdirectories as the tree, which is what the mount shows: the tree starts with them, and
-//! later changes to directories in the tree are repeated in the plain directory. If that fails, the program that made the change
-//! gets no error. `follow.rs` ships the files in the plain directory.
+//! The plain directory has the same subdirectories as the tree (the names that the mount shows). At the start, the tree gets the
+//! subdirectories of the plain directory. Later changes to directories in the tree are repeated in the plain directory. If a
+//! repeated change fails, the program that requested the change gets no error. `follow.rs` ships the files in the plain
+//! directory.
 
 use std::{
     fs, io,
@@ -56,14 +58,15 @@ impl Below {
         Ok(Self { directory })
     }
 
-    /// The path of an entry that leads through the open directory instead of the mount.
+    /// A path to an entry of the plain directory. The path leads through the open directory, because the path through the mount
+    /// point leads to the mount.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
         let mut full = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
         full.push(path);
         full
     }
 
-    /// The metadata of the directory itself.
+    /// The metadata of the plain directory itself.
     pub(super) fn metadata(&self) -> io::Result<fs::Metadata> {
         self.directory.metadata()
     }
@@ -99,7 +102,7 @@ impl Below {
                     uid: metadata.uid(),
                     gid: metadata.gid(),
                 });
-                // A directory that cannot be read still exists.
+                // A directory that cannot be read stays in the result.
                 let _ = self.scan_directory(&path, depth + 1, scanned);
             }
         }

@@ -27,8 +27,8 @@ pub(super) struct Config {
     /// Rules for files, by path. A file follows the first rule whose `path` matches when the file is opened.
     #[serde(default)]
     rules: Vec<RuleConfig>,
-    /// Tag of files that no rule matches, and of rules without a tag: a text in which `*` stands for the file's path with dots
-    /// instead of slashes, or a template of `{path}` and `{host}`. Default: the node's name.
+    /// Tag of the records of a file, unless the rule of the file has a `tag`: a text in which `*` stands for the file's path with
+    /// dots instead of slashes, or a template of `{path}` and `{host}`. Default: the node's name.
     #[serde(default)]
     tag: Option<String>,
     /// Where a record ends, unless the rule has its own `framing`.
@@ -177,7 +177,7 @@ pub(super) fn check(node: &Node) -> Checked<Options> {
             Ok(rule) => rules.push(Arc::new(rule)),
             Err((option, why)) => {
                 let place = format!("rules.{index}.{option}");
-                // Otherwise the rule inherits this option from the source, which reports the problem.
+                // An option that the rule inherits from the source is reported only once, by the check of the default rule below.
                 if option.is_empty() || node.find(&place).is_some() {
                     wrong(&place, why);
                 }
@@ -217,7 +217,7 @@ fn check_line_max(line_max: Size) -> Result<usize, String> {
 }
 
 impl Config {
-    /// The rule of files that no rule matches.
+    /// The rule of files that no configured rule matches.
     fn default_rule(&self) -> Result<Rule, (&'static str, String)> {
         let line_max = check_line_max(self.line_max).map_err(|why| ("line_max", why))?;
         let none = patterns([].into_iter()).map_err(|why| ("rules", why))?;

@@ -1,8 +1,9 @@
 //! Commands that get a copy of the records on their standard input.
 //!
-//! Each command has a thread that writes to it, because a pipe blocks, and a short queue in front of the thread. Writers wait
-//! for a slow command. While a command that has ended waits for its restart, its copies are dropped and counted: delivery
-//! never depends on it.
+//! A write to a pipe can block, so each command has a thread that writes to its standard input, and a short queue in front of the
+//! thread. If a command is so slow that its queue is full, the writes whose records are copied to it wait. A command that has
+//! ended is restarted after a delay (the back-off). Until then its copies are dropped and counted; the delivery of the records to
+//! the next channels does not depend on the command.
 
 use std::{
     collections::HashMap,
@@ -23,7 +24,7 @@ use tokio::sync::mpsc;
 
 use super::tee::text;
 
-/// The queue in front of a command, in batches: a few MiB together.
+/// The length of the queue in front of a command, in batches. The batches take a few MiB together.
 const QUEUE: usize = 4;
 /// The back-off before the first restart of a command that has ended. Each further back-off is twice
 /// as long.
@@ -31,7 +32,7 @@ const BACK_OFF_MIN: Duration = Duration::from_millis(500);
 /// The longest back-off. After a command has run for longer than this, its back-off starts at the shortest again.
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 
-/// All running commands, by their list of words.
+/// The commands, by their words: the program and its arguments.
 pub(super) struct Commands {
     queues: Mutex<HashMap<Vec<String>, Queue>>,
     reporter: Reporter,

@@ -99,7 +99,7 @@ impl Filter {
     }
 }
 
-/// Rewrites one line after another. Reuses the memory for the offsets of groups, and for the results of each replacement.
+/// Rewrites one line after another. Reuses the memory for the offsets of capture groups, and for the line after each replacement.
 struct Work<'a> {
     rewrite: Vec<(&'a Regex, &'a [Part], CaptureLocations)>,
     line: Vec<u8>,

@@ -1,12 +1,13 @@
-//! Ships the files that were written below the mount point while nothing was mounted, and removes them.
+//! Ships the files that programs wrote to the plain directory at the mount point while nothing was mounted, and removes them. A
+//! mount hides this directory and its files, so both are called *below the mount*.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! A program may have opened such a file before the mount and still write to it. So a file is followed until no process has it
-//! open for writing. It is removed when all of it is kept by a durable channel, or settled if the channel is a memory channel. A
-//! durable channel remembers how far a file was read, so nothing is sent twice. Before a file is removed, it is renamed to a name
-//! that no program opens.
+//! A program may have opened such a file before the directory was mounted, and may still write to the file. So a file is followed
+//! until no process has it open for writing. It is removed once all its bytes are kept (with a durable channel) or settled (with
+//! a memory channel). A durable channel remembers up to which offset it has kept a file, so a restart continues there and repeats
+//! nothing. Before a file is removed, it is renamed to a name that no program opens.
 
 use std::{
     cell::LazyCell,
@@ -29,16 +30,17 @@ use super::{
 };
 use crate::compressed::is_compressed;
 
-/// The size of one read in bytes, and so of a batch.
+/// The largest size of one read, and so of a batch, in bytes.
 const READ_BYTES: usize = 512 << 10;
 /// The number of bytes at the start of a file that show whether it is compressed.
 const START_BYTES: usize = 16;
 /// The interval at which files that are still being written are checked.
 const POLL: Duration = Duration::from_millis(200);
-/// The interval between two searches for new files. A program whose working directory is below the mount can still create some.
+/// The interval between two searches for new files while no file is followed. A program whose working directory is below the
+/// mount can still create files there.
 const POLL_FOR_NEW: Duration = Duration::from_secs(5);
-/// The suffix of a file that is about to be removed; the file's inode follows it. The inode makes the name unique: after a
-/// crash an older file of the same name may still be there.
+/// The suffix of the name of a file that is about to be removed. The number of the file's inode follows, which makes the name
+/// unique: after a crash, an older file that had the same name may still be there.
 const TAKEN: &[u8] = b".millstream-taken";
 
 /// Device and inode of a file.
@@ -47,11 +49,11 @@ type Key = (u64, u64);
 /// A file in the directory below the mount.
 struct Followed {
     path: PathBuf,
-    /// The path below the mount at which programs have written it.
+    /// The path, relative to the mount point, at which programs have written the file.
     name: String,
     file: fs::File,
-    /// The identity of the file in origins. `None` with a memory channel, and without a birth time: a later file with the same
-    /// inode could then not be distinguished.
+    /// The identity of the file in origins. `None` with a memory channel, which needs no origins. Also `None` if the file system
+    /// stores no birth time: a later file with the same inode could then not be distinguished from this one.
     id: Option<FileId>,
     /// The offset up to which the file was read.
     read: u64,
@@ -69,7 +71,7 @@ enum Step {
     Done,
 }
 
-/// Follows the files below the mount until `stop`. With `once`, returns when all files found are sent.
+/// Follows the files below the mount until `stop`. With `once`, returns after sending what the files hold now.
 pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop, once: bool) {
     let reporter = &shipper.context.reporter;
     let mut followed: HashMap<Key, Followed> = HashMap::new();
@@ -108,8 +110,8 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
                 Err(error) => {
                     let text = format_args!("{} below the mount: {error}", file.path.display());
                     reporter.error("below", text);
-                    // The next scan opens the file again: at the offset that a durable channel has, or at its start if the
-                    // channel is a memory channel.
+                    // The next scan opens the file again. Reading then begins at the offset that a durable channel had when
+                    // `follow` began, or, if it had none, at the start of the file.
                     done.push(*key);
                 }
             }
@@ -266,7 +268,7 @@ fn hidden(path: &Path, inode: u64) -> PathBuf {
     hidden.into()
 }
 
-/// The name that a hidden file had before; `None` if the file is not hidden.
+/// The name that a file had before [`Followed::hide`] renamed it. `None` if `name` is not the name of such a file.
 fn original(name: &[u8]) -> Option<&[u8]> {
     let at = memchr::memmem::rfind(name, TAKEN)?;
     let (original, suffix) = (&name[..at], &name[at + TAKEN.len()..]);

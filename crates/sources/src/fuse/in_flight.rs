@@ -16,14 +16,15 @@ use crate::flight::Flight;
 #[derive(Default)]
 pub(super) struct InFlight {
     flight: Mutex<Flight<()>>,
-    /// Whether the file was synced before. It will probably be synced again, so sinks are asked to settle its batches early.
+    /// Whether the file was synced at least once. Such a file will probably be synced again, so sinks are asked to settle its
+    /// batches early.
     synced: AtomicBool,
-    /// Whether a batch was dropped for which no `fsync` has returned an error yet.
+    /// Whether a batch was dropped, and no `fsync` has returned an error for that yet.
     lost: AtomicBool,
 }
 
 impl InFlight {
-    /// Sends a batch once the channel has space for it, and calls `sent` before the next batch or sync.
+    /// Sends a batch once the channel has space for it. Then calls `sent`, before another batch is sent or a sync begins.
     pub(super) async fn send(
         &self,
         shipper: &Shipper,

@@ -3,14 +3,17 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! - Serving: `mount.rs` mounts, `run.rs` starts and stops, `session.rs` reads requests and answers them on each data thread,
-//!   `namespace.rs` answers requests about names, `mounted.rs` requests about open files.
-//! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs the bytes of one. `stream.rs` turns written bytes
-//!   into parcels (`parcel.rs`): `cutter/` cuts records, `batcher.rs` makes batches, `writers.rs` supplies their values.
-//!   `in_flight.rs` holds the receipts of batches in memory channels.
-//! - Unfinished lines: `unfinished.rs` in memory, `journal/` on the disk, `quiet.rs` sends joined lines after a pause.
-//! - Names: `tree/` in memory, `below.rs` the plain directory below the mount, `follow.rs` ships the files in that directory.
-//! - Rules: `config.rs`, `rules.rs`, `filter.rs`; copies of records: `tee.rs`, `exec.rs`.
+//! - Serving: `mount.rs` mounts, `run.rs` starts and stops. On each data thread, `session.rs` reads requests and answers them:
+//!   `namespace.rs` handles requests about names, `mounted.rs` handles requests about open files.
+//! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs the bytes of one. `stream.rs` turns the bytes of
+//!   a write into a parcel: a batch, and the unfinished bytes after its records (`parcel.rs`). For this, `cutter/` cuts the bytes
+//!   into records, `batcher.rs` makes the batch, and `writers.rs` supplies the values of the batch. `in_flight.rs` tracks the
+//!   batches that were sent to a memory channel and are not settled yet.
+//! - Unfinished lines, which have no newline yet: `unfinished.rs` tracks them in memory, `journal/` stores them on the disk. If
+//!   lines are joined into records, `quiet.rs` sends the last record after a pause.
+//! - Names: `tree/` holds the names of the mount in memory. `below.rs` accesses the plain directory below the mount, that is, the
+//!   directory that the mount hides. `follow.rs` ships the files in that directory.
+//! - Rules: `config.rs`, `rules.rs`, `filter.rs`. Copies of records: `tee.rs` writes them to a file, `exec.rs` to a command.
 //!
 //! If the source sends to a durable channel, the bytes of a `write` are kept when it returns, and durable when `fsync` returns. A
 //! `write` whose bytes cannot be accepted returns an error.
@@ -105,7 +108,7 @@ impl Source for Fuse {
     }
 
     fn is_replaceable(&self) -> bool {
-        // Programs have open files in the mount, which a replacement would break.
+        // A replacement would break the files that programs have open in the mount.
         false
     }
 

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use super::{below::Below, config::Options};
 
-/// The largest number of mounts of dead processes that are removed from one directory, where they may be stacked.
+/// A process that dies can leave its mount behind, and several such mounts can be stacked on one directory. At most this many are
+/// removed.
 const STALE_MAX: usize = 8;
 
 /// Mounts the directory. First opens the plain directory, which the mount then hides.

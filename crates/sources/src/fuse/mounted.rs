@@ -1,4 +1,4 @@
-//! The state that all sessions of a mount share, and the requests about open files.
+//! The state that all sessions of a mount (one per data thread) share, and the handling of requests about open files.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
@@ -27,7 +27,7 @@ use super::{
 /// `open(2)`: the bits that select reading, writing or both.
 const ACCESS_MODE: u32 = 3;
 const TRUNCATE: u32 = 0o1_000;
-/// O_DSYNC, which O_SYNC includes: each write returns when it is durable.
+/// O_DSYNC, which O_SYNC includes: each write returns once its bytes are durable.
 const DSYNC: u32 = 0o10_000;
 /// With direct I/O the kernel sends each write immediately and does not merge it with others. So the boundaries of writes are
 /// known, and the error of a write is returned to its writer.
@@ -84,8 +84,8 @@ impl Mounted {
                 return None;
             }
             Operation::Interrupt { unique } if self.waiting.interrupt(unique) => return None,
-            // The interrupted request is not waiting yet or has ended. On EAGAIN the kernel repeats the interrupt if that request is
-            // unanswered.
+            // The interrupted request is not waiting yet or has ended. On EAGAIN the kernel repeats the interrupt if that request
+            // is still unanswered.
             Operation::Interrupt { .. } => Err(Errno::AGAIN),
             Operation::Open { flags } => self.open(header.node, flags),
             Operation::Create { name, mode, flags } => self.create(header, name, mode, flags),
@@ -120,8 +120,8 @@ impl Mounted {
         }))
     }
 
-    /// The first part of WRITE, which does not wait: cuts the data into records. The data follows the request in the buffer.
-    /// Takes the buffer if records stay in it, or if the write has to wait for its turn.
+    /// The first part of a WRITE request: cuts the data into records, without waiting. In the buffer, the data follows the header
+    /// of the request. Takes the buffer if records stay in it, or if the write has to wait for its turn.
     pub(super) fn begin_write(
         &self,
         write: Write,
@@ -138,8 +138,8 @@ impl Mounted {
         Ok(BegunWrite { file, write, stage })
     }
 
-    /// The second part of WRITE: sends the records. Returns the number of bytes that were accepted. Cancelling a write that waits
-    /// discards no bytes of other writes.
+    /// The second part of a WRITE request: sends the records. Returns the number of bytes that were accepted. Cancelling a write
+    /// that waits discards no bytes of other writes.
     pub(super) async fn finish_write(&self, begun: BegunWrite) -> Result<u32, Errno> {
         let BegunWrite { file, write, stage } = begun;
         let when_full = self.shipper.options.when_full;
@@ -212,7 +212,7 @@ impl Mounted {
         Ok(None)
     }
 
-    /// FSYNC: syncs everything that was written to a file, through any handle.
+    /// FSYNC: syncs everything that was written to a file through any of its handles.
     pub(super) async fn sync(&self, header: Header) -> Result<(), Errno> {
         let sync = async {
             for file in self.files.of_node(header.node) {

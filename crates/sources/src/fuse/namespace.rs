@@ -1,4 +1,4 @@
-//! Requests about names, attributes and reads. The tree in memory answers them immediately.
+//! Answers requests about names and attributes, and requests to read. The tree in memory has all answers, so no request waits.
 
 use std::{
     ffi::OsStr,
@@ -17,10 +17,10 @@ use super::{
     tree::{DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Tree, Who},
 };
 
-/// How long the kernel may cache an answer, in seconds. The kernel itself requests all changes to the tree, so its cache can be
-/// stale only after the tree has forgotten old files.
+/// How long the kernel may cache an answer, in seconds. All changes to the tree are requested by the kernel, with one exception:
+/// the tree forgets old files when it has too many. Only then can the kernel's cache be stale.
 pub(super) const VALID_SECONDS: u64 = 1;
-/// The largest write that the kernel may send, in bytes: its own limit is 256 pages.
+/// The largest write that the kernel may send, in bytes. The kernel's own limit is 256 pages.
 pub(super) const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// The capabilities to request, if the kernel offers them.
 const CAPABILITIES: u32 = capability::ATOMIC_O_TRUNC
@@ -39,7 +39,8 @@ const BLOCK_BYTES: u32 = 4096;
 /// The body of an answer.
 pub(super) type Body = Result<Vec<u8>, Errno>;
 
-/// The names in the mount, and the plain directory below the mount, which gets the same directories.
+/// The names in the mount, and the plain directory below the mount (the directory that the mount hides). Directories are made in
+/// both.
 pub(super) struct Namespace {
     tree: Mutex<Tree>,
     below: Arc<Below>,
@@ -53,12 +54,13 @@ impl Namespace {
         }
     }
 
-    /// Locks the tree. No method of it can panic between two changes, so the data are consistent even if the lock is poisoned.
+    /// Locks the tree. No method of the tree can panic between two changes, so the data are consistent even if the lock is
+    /// poisoned.
     pub(super) fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// FORGET and BATCH_FORGET, which take no answer.
+    /// Handles FORGET and BATCH_FORGET. The kernel expects no answer to them.
     pub(super) fn forget(&self, node: u64, operation: Operation<'_>) {
         let mut tree = self.tree();
         match operation {
@@ -72,7 +74,7 @@ impl Namespace {
         }
     }
 
-    /// The answer to a request. ENOSYS for a request of another kind.
+    /// The answer to a request about names or attributes, or to a read. ENOSYS for requests of all other kinds.
     pub(super) fn answer(&self, header: Header, operation: Operation<'_>) -> Body {
         let node = header.node;
         match operation {
@@ -147,7 +149,8 @@ impl Namespace {
         attributes(shown)
     }
 
-    /// Makes the same directory in the plain directory below the mount, for programs that write while nothing is mounted.
+    /// Repeats the creation of a directory in the plain directory below the mount, for programs that write there while nothing is
+    /// mounted.
     fn directory_made(&self, node: u64) {
         let path = self.tree().path(node);
         if let Some(path) = path {

@@ -1,4 +1,5 @@
-//! An open file: sends the bytes written through it, syncs it, and sends its end when it is closed.
+//! An open file: sends the bytes that are written through it, syncs these bytes, and sends the unfinished bytes when the file is
+//! closed.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
@@ -35,8 +36,8 @@ struct Writing {
     stream: Mutex<Stream>,
     rule: Arc<Rule>,
     tee: Option<Arc<Tee>>,
-    /// Hands out the [`Turn`]. `None` if lines are not joined: the kernel then lets only one task at a time change the unfinished
-    /// bytes, because it sends one write at a time. Joined lines are also sent between writes (by `quiet.rs`), so they need turns.
+    /// Hands out the [`Turn`]. `None` if lines are not joined: only writes then change the unfinished bytes, and the kernel sends
+    /// one write to a file at a time. Joined lines need turns, because `quiet.rs` also sends them between writes.
     turns: Option<Arc<tokio::sync::Mutex<()>>>,
     /// With a memory channel: the batches that were sent and are not settled.
     in_flight: InFlight,
@@ -57,7 +58,8 @@ impl OpenFile {
         Self::new(shipper, node, Stream::new(shipper, path))
     }
 
-    /// A file in the plain directory below the mount, whose content is sent as if it were written to the mount.
+    /// A file in the plain directory below the mount (the directory that the mount hides). The content of the file is sent as if
+    /// it were written to the mount.
     pub(super) fn of_file(shipper: &Arc<Shipper>, path: &str) -> Self {
         Self::new(shipper, 0, Stream::of_file(shipper, path))
     }
@@ -102,12 +104,12 @@ impl OpenFile {
         self.turns().is_some()
     }
 
-    /// Waits for the file's turn. Returns `None` if the file needs none.
+    /// Waits for the file's turn. Returns `None` if the file needs no turns.
     pub(super) async fn turn(&self) -> Option<Turn> {
         Some(self.turns()?.clone().lock_owned().await)
     }
 
-    /// Takes the file's turn. Returns `None` if the file needs none, and an error if another task has it.
+    /// Takes the file's turn. Returns `None` if the file needs no turns, and an error if another task has the turn.
     pub(super) fn try_turn(&self) -> Result<Option<Turn>, TryLockError> {
         let turns = self.turns().cloned();
         turns.map(tokio::sync::Mutex::try_lock_owned).transpose()
@@ -121,8 +123,10 @@ impl OpenFile {
         self.writing.as_ref().ok_or(Errno::BADF)
     }
 
-    /// Sends a parcel. Returns the number of bytes of its write that can be acknowledged, as soon as they can be. Any data thread
-    /// may read a write from the device, but all batches of a file go into the same lane, so that their order is kept.
+    /// Sends a parcel: a batch, and the unfinished bytes after its records. Returns once the write that the parcel was made from
+    /// can be acknowledged, with the number of bytes to acknowledge. Any data thread may read a write from the device. All
+    /// batches of a file still go into the same lane (a parallel task of a sink behind a memory channel), so that their order is
+    /// kept.
     pub(super) async fn send(&self, parcel: Parcel, when_full: WhenFull) -> Result<usize, Errno> {
         let writing = self.writing()?;
         let lanes = self.shipper.context.threads.count() as u64;
@@ -130,7 +134,8 @@ impl OpenFile {
         in_lane(lane, writing.send(&self.shipper, parcel, when_full)).await
     }
 
-    /// `fsync`: makes everything that was written durable, or waits until it is settled.
+    /// Handles `fsync`. With a durable channel, makes everything that was written durable. With a memory channel, waits until
+    /// everything that was sent is settled, and makes the unfinished bytes durable in the journal.
     pub(super) async fn sync(&self) -> Result<(), Errno> {
         let shipper = &self.shipper;
         let is_journaled = if shipper.durable {
@@ -186,7 +191,8 @@ impl OpenFile {
 }
 
 impl Writing {
-    /// Locks the stream. No method of it can panic between two changes, so the data are consistent even if the lock is poisoned.
+    /// Locks the stream. No method of the stream can panic between two changes, so the data are consistent even if the lock is
+    /// poisoned.
     fn stream(&self) -> MutexGuard<'_, Stream> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -49,14 +49,14 @@ impl OpenFiles {
         file
     }
 
-    /// The open files of one node.
+    /// The open files of one node of the tree.
     pub(super) fn of_node(&self, node: u64) -> Vec<Arc<OpenFile>> {
         let open = self.lock();
         let of_node = open.values().filter(|file| file.node() == node);
         of_node.cloned().collect()
     }
 
-    /// The open files whose lines are joined.
+    /// The open files whose lines are joined (framing `multiline`).
     pub(super) fn joining(&self) -> Vec<Arc<OpenFile>> {
         let open = self.lock();
         open.values().filter(|file| file.joins()).cloned().collect()

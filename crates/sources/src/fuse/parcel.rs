@@ -1,4 +1,4 @@
-//! A parcel: the result of one write, or of the end of a file, ready to be sent.
+//! A parcel: the result of one write, of a pause (if lines are joined), or of the end of a file, ready to be sent.
 
 use millstream_record::Batch;
 
@@ -11,9 +11,10 @@ pub(super) struct Parcel {
     pub batch: Option<Batch>,
     /// Pieces of records that were too long, for the port `NAME.rejected`.
     pub rejected: Option<Batch>,
-    /// The generation of the journal whose bytes this parcel takes (`journal/` explains it). `None` if it takes no journaled bytes.
+    /// The generation whose bytes this parcel takes: the unfinished bytes that the journal stored since the last parcel that took
+    /// some (`journal/`). `None` if the parcel takes no unfinished bytes, or if none of the file were ever stored in the journal.
     pub leaves: Option<Place>,
-    /// The number of bytes at the end of the earlier unfinished bytes that stay unfinished.
+    /// The number of unfinished bytes of earlier writes that stay unfinished. They are the last of the earlier unfinished bytes.
     pub stay: usize,
     /// The last bytes of the write, which are unfinished.
     pub unfinished: Vec<u8>,

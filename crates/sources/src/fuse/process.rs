@@ -1,4 +1,4 @@
-//! Looks up the thread that sent a request in `/proc`.
+//! Reads from `/proc` the process and the pending signals of a thread that sent a request.
 
 use std::fs;
 

@@ -1,11 +1,12 @@
-//! Sends joined lines as a record once nothing was written for the rule's `wait`.
+//! Sends the joined lines of an open file as a record once nothing was written to the file for the `wait` of its rule.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! One task checks all open files periodically, so a write needs no timer. It takes the turn of a file (`open_file.rs`) before it
-//! sends. Writes to the file then wait, and a file with a write in flight is skipped. So unfinished bytes are never sent twice,
-//! and their order is kept.
+//! One task checks all open files periodically, so a write needs no timer. Before the task sends lines of a file, it takes the
+//! turn of the file: the exclusive right to change the unfinished bytes (`open_file.rs`). Writes to the file then wait until the
+//! lines are sent. If a write has the turn, the task skips the file. So unfinished bytes are never sent twice, and their order is
+//! kept.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,8 +23,8 @@ const CHECKS: u32 = 4;
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Sends complete records until the future is dropped. Never returns, even if no rule joins lines. Each task that it starts holds
-/// a clone of `busy`.
+/// Sends complete records until the future is dropped. Never returns; if no rule joins lines, only waits. Each spawned task holds
+/// a clone of `busy`, so that a stop waits for the task.
 pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: &mpsc::Sender<()>) {
     let rules = shipper.options.rules.all();
     let Some(wait) = rules.filter_map(|rule| rule.boundaries.wait()).min() else {
@@ -48,7 +49,8 @@ pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: 
     }
 }
 
-/// The record that has become complete in an open file. `None` if there is none.
+/// The parcel with the record of an open file that has become complete, because nothing was written for `wait`. `None` if there
+/// is no such record.
 fn complete(file: &OpenFile) -> Option<Parcel> {
     let mut stream = file.stream().ok()?;
     stream.quiet().unwrap_or_else(|_| {

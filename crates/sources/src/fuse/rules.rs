@@ -1,4 +1,4 @@
-//! The rules. The path at which a file is opened determines which rule it follows, and its tag.
+//! The rules. The path at which a file is opened determines the rule that the file follows, and the tag of its records.
 
 use std::{path::Path, sync::Arc};
 
@@ -15,10 +15,10 @@ use crate::tagging::{Tagging, batch_template};
 
 /// The values that the templates of `tag` and `tee` may use.
 pub(super) const NAMES: [&str; 2] = ["host", "path"];
-/// The values of batches: [`NAMES`] and `pid`, the process that wrote the records, if it is known.
+/// The values of batches: [`NAMES`] and `pid`, the process that wrote the records, if that process is known.
 pub(super) const VALUES: &[&str] = &[NAMES[0], NAMES[1], "pid"];
 
-/// The most parts that a suffix of log rotation may have.
+/// The largest number of parts, such as `.1` or `.gz`, in a suffix that log rotation adds to a name.
 const SUFFIX_PARTS_MAX: usize = 8;
 
 /// A checked rule.
@@ -41,8 +41,8 @@ impl Rule {
     }
 }
 
-/// The paths that `path` may have had before log rotation added a suffix to it: `app.log` for `app.log.1`. The longest comes
-/// first.
+/// The paths that the file at `path` may have had before log rotation added a suffix: `app.log` for `app.log.1`. The longest path
+/// comes first.
 fn originals(path: &str) -> impl Iterator<Item = &str> {
     let name_at = path.rfind('/').map_or(0, |slash| slash + 1);
     let ends = path.char_indices().rev();
@@ -61,10 +61,10 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The rule of a file: the first rule that matches its path, with one exception. Filtered records must not be shipped after
-    /// log rotation under another name. So a file whose path extends an original path by a suffix (`app.log.1`) follows the rule
-    /// of the original if that rule filters. The exception does not apply if the first rule that matches this path does not
-    /// match the original.
+    /// The rule of a file: the first rule that matches its path, with one exception. Log rotation, which renames a file, must not
+    /// make the source ship records that the rule of the file drops or changes. So a file whose path is an original path with a
+    /// suffix (`app.log.1` for `app.log`) follows the rule of the original path if that rule drops or changes records. The
+    /// exception does not apply if the first rule that matches the path with the suffix does not match the original path.
     pub(super) fn of(&self, path: &str) -> Arc<Rule> {
         let named = self.first(path);
         for original in originals(path) {
@@ -128,9 +128,10 @@ impl CopyPath {
         batch_template(text, &NAMES).map(Self)
     }
 
-    /// The path of the copy of one file. A value is a single part of a path, so it cannot lead out of its directory.
+    /// The path of the copy of one file. In a template, each value becomes a single part of the path, so no value can lead out of
+    /// the directory that the template names.
     pub(super) fn render(&self, node: &str, path: &str, host: &str) -> String {
-        // A directory: the file's whole path is appended.
+        // The template names a directory: the file's whole path is appended.
         if self.0.as_str().ends_with('/') {
             return Path::new(self.0.as_str())
                 .join(path)
@@ -146,7 +147,7 @@ impl CopyPath {
             record: Record::None,
         };
         let mut out = Vec::new();
-        // The names were checked at the start, so no value can be missing.
+        // The names of values in the template were checked at the start, so no value can be missing.
         let _ = Renderer::path(&self.0, TimeZone::UTC).render(shared, record, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
@@ -211,7 +212,7 @@ mod tests {
         ] {
             assert_eq!(place(path), Some(0), "{path}");
         }
-        // A rule that matches this path and not the original takes precedence.
+        // A rule that matches the path with the suffix, but not the original path, takes precedence.
         assert_eq!(place("audit/a.log.1.gz"), Some(1));
         assert_eq!(place("plain/a.log"), Some(2));
         assert_eq!(place("plain/a.log.1"), Some(3));

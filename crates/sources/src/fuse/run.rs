@@ -1,9 +1,9 @@
 //! Runs the source: serves the mount, and closes everything at a stop.
 //!
-//! While the sessions serve the mount, the lines that an earlier run left in the journal are sent, and then the files in the
-//! directory below the mount are shipped. At a stop the mount is removed first, so that no new file can be opened. Then requests
-//! in flight are answered, and every open file is finished as if its writer had closed it. The device is closed last. From then
-//! on writers get ENOTCONN.
+//! The sessions, one on each data thread, serve the mount. Meanwhile the source sends the lines that an earlier run left in the
+//! journal, and then ships the files in the plain directory below the mount (the directory that the mount hides). At a stop the
+//! mount is removed first, so that no new file can be opened. Then requests in flight are answered, and every open file is
+//! finished as if its writer had closed it. The device is closed last; from then on, writers get ENOTCONN.
 
 use std::{
     io,
@@ -33,7 +33,8 @@ use super::{
     waiting::Waiting,
 };
 
-/// Ships the files below the mount point. This is all that happens with `--once`: nothing is mounted.
+/// Runs the source with `--once`: sends the lines that an earlier run left, and ships the files in the plain directory. Nothing
+/// is mounted.
 pub(super) async fn once(
     options: Arc<Options>,
     below: Arc<Below>,
@@ -80,7 +81,7 @@ pub(super) async fn run(
     };
     let gone = tokio::select! {
         () = stop.stopped() => false,
-        // `None`: all sessions have panicked, and their threads have reported it.
+        // `None`: all sessions have panicked, and their threads have reported the panics.
         gone = ends.recv() => gone.unwrap_or(false),
         () = beside => false,
         () = send_quiet(&shipper, &mounted.files, &mounted.busy) => false,
@@ -117,7 +118,8 @@ async fn send_left(shipper: &Arc<Shipper>, left: Vec<Left>) {
     }
 }
 
-/// The tree at the start: the directories below the mount, and those that the rules name.
+/// The tree at the start: it has the same directories as the plain directory below the mount. Directories that the rules name are
+/// created there first.
 fn tree(options: &Options, below: &Below) -> io::Result<Tree> {
     let root = below.metadata()?;
     let who = Who {

@@ -3,9 +3,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! A request is read into a pooled buffer after some headroom, so that an unfinished line can be put before the data. Large writes
-//! are sent in that buffer and never copied. A request may have to wait for a full channel or a sync. It then continues as a task
-//! on the same thread, while the session serves other requests.
+//! The buffer for a request comes from a pool and begins with some free space (headroom). An unfinished line of earlier writes
+//! can be copied there, in front of the data of the request. Large writes are sent in that buffer and never copied. A request may
+//! have to wait for a full channel or a sync. It then continues as a task on the same thread, while the session serves other
+//! requests.
 
 use std::{
     future::{Future, poll_fn},
@@ -36,8 +37,8 @@ const REQUEST_BYTES: usize = HEADROOM + WRITE_DATA_AT + WRITE_BYTES_MAX as usize
 /// The session wakes when a request is readable, or when the mount has ended, which is reported as an error.
 const WAKES: Interest = Interest::READABLE.add(Interest::ERROR);
 
-/// Answers one request. If it is dropped without an answer, it answers EIO, so that a bug or a panic never leaves a writer
-/// hanging.
+/// Answers one request. A `Reply` that is dropped before it has answered sends EIO, so that a bug or a panic never leaves a
+/// writer hanging.
 struct Reply {
     device: Device,
     unique: u64,
@@ -56,7 +57,7 @@ impl Reply {
     fn send(&mut self, error: i32, body: &[u8]) {
         self.is_answered = true;
         let header = fuse::header(self.unique, error, body.len());
-        // ENOENT: the process that sent the request is gone. ENODEV: the mount is gone.
+        // Errors are ignored. ENOENT: the process that sent the request is gone. ENODEV: the mount is gone.
         let _ = self
             .device
             .write(&[IoSlice::new(&header), IoSlice::new(body)]);
@@ -124,7 +125,7 @@ async fn read(
     buffer: &mut Option<Buffer>,
 ) -> io::Result<bool> {
     if buffer.is_none() {
-        // While the pool is empty nothing is read. Writers wait in the kernel, where any signal interrupts them.
+        // While the pool has no free memory, nothing is read. Writers wait in the kernel, where any signal interrupts them.
         *buffer = Some(mounted.shipper.context.pool.reserve(REQUEST_BYTES).await);
     }
     let Some(buffer) = buffer else {
@@ -144,7 +145,7 @@ async fn read(
     }
 }
 
-/// Answers the request in the buffer, or spawns a task that does.
+/// Answers the request in the buffer, or spawns a task that answers it.
 async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
     let Some(bytes) = buffer.as_ref().and_then(|buffer| buffer.get(HEADROOM..)) else {
         return;

@@ -1,4 +1,5 @@
-//! The state that all open files of a node share: outlets, journal, copies, and how long a write may wait for free space.
+//! The state that all open files of a node share: the outlets (through which batches leave the node), the journal of unfinished
+//! lines, and the commands that get copies. Also limits how long a write may wait for free space.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
@@ -118,8 +119,8 @@ impl Shipper {
         self.in_time(outlet.send(batch, true), when_full).await
     }
 
-    /// Waits until a batch is kept. Returns EIO if it was not kept. Returns ENOSPC if the outlet has become full, and may still
-    /// keep the batch later.
+    /// Waits until a batch is kept. Returns EIO if it was not kept. With `when_full: fail`, returns ENOSPC once a channel is
+    /// full, at the earliest after [`FAIL_AFTER`]; the batch may still be kept later.
     pub(super) async fn kept(
         &self,
         outlet: &Outlet,
@@ -151,7 +152,7 @@ impl Shipper {
         }
     }
 
-    /// The copy file of a file in the mount, if its rule names one.
+    /// The file outside the mount that gets copies of the records of the file at `path`. `None` if the rule names no such file.
     pub(super) fn tee(&self, rule: &Rule, path: &str) -> Option<Arc<Tee>> {
         let tee = rule.tee.as_ref()?;
         let copy = tee.render(&self.context.name, path, &self.context.host);

@@ -1,12 +1,13 @@
-//! The stream of one open file: turns written bytes into parcels, in order.
+//! The stream of one open file: turns written bytes into parcels, in order. A parcel is a batch, and the unfinished bytes after
+//! its records.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A stream keeps the rule, tag and path with which its file was opened, even if the file is renamed. It never waits:
-//! `open_file.rs` sends the parcels. Unfinished bytes of earlier writes stay in the stream until the next hop has the parcel that
-//! contains them ([`Stream::advance`]). They are restored if the parcel is not kept ([`Stream::rewind`]), so a write that fails
-//! loses no bytes of another write.
+//! `open_file.rs` sends the parcels. Unfinished bytes of earlier writes stay in the stream until the parcel that contains them
+//! was sent ([`Stream::advance`]). They are restored if the parcel is not kept ([`Stream::rewind`]), so a write that fails loses
+//! no bytes of another write.
 
 use std::{ops::Range, sync::Arc, time::Instant};
 
@@ -35,8 +36,8 @@ pub(super) struct Stream {
     too_long: Meter,
     /// Whether unfinished bytes go into the journal before their write is answered.
     journals: bool,
-    /// The time of the last write, if lines are joined. `None` after [`Stream::quiet`] has handled the pause, until the next
-    /// write.
+    /// The time of the last write, if lines are joined. `None` before the first write. Also `None` once [`Stream::quiet`] has
+    /// handled the pause after a write, until the next write.
     last_write: Option<Instant>,
 }
 
@@ -68,7 +69,8 @@ impl Stream {
         }
     }
 
-    /// The stream of a file in the plain directory below the mount. That file holds the unfinished bytes, so they need no journal.
+    /// The stream of a file in the plain directory below the mount (the directory that the mount hides). That file holds the
+    /// unfinished bytes, so they need no journal.
     pub(super) fn of_file(shipper: &Shipper, path: &str) -> Self {
         Self {
             journals: false,
@@ -119,7 +121,8 @@ impl Stream {
         self.parcel_of_tail(self.cutter.cut_end())
     }
 
-    /// Makes the parcel of joined lines once nothing was written for the rule's `wait`. Returns `None` if there is nothing to send.
+    /// Makes a parcel of the joined lines if nothing was written for the rule's `wait`. Returns `None` before that, or if there
+    /// is nothing to send.
     pub(super) fn quiet(&mut self) -> Result<Option<Parcel>, Errno> {
         let waited = self.rule.boundaries.wait().zip(self.last_write);
         if waited.is_none_or(|(wait, written)| written.elapsed() < wait) {
@@ -133,7 +136,7 @@ impl Stream {
         self.parcel_of_tail(cuttings).map(Some)
     }
 
-    /// Makes the parcel of [`Stream::quiet`] due again after `wait`, because it could not be sent.
+    /// Makes [`Stream::quiet`] wait for the rule's `wait` once more, because the last parcel that it made could not be sent.
     pub(super) fn wait_again(&mut self) {
         self.last_write = Some(Instant::now());
     }
@@ -180,7 +183,7 @@ impl Stream {
         })
     }
 
-    /// Removes the unfinished bytes that a parcel contains, because the next hop has the parcel. Returns the state before.
+    /// Removes the unfinished bytes that a parcel contains, because the parcel was sent. Returns the state before the removal.
     pub(super) fn advance(&mut self, parcel: &Parcel) -> Before {
         Before {
             line: self.line.advance(parcel.leaves, parcel.stay),
@@ -195,7 +198,7 @@ impl Stream {
     }
 
     /// Adds the unfinished end of a write. Returns the number of bytes of the write that can be acknowledged. With a durable
-    /// channel, unfinished bytes are written to the journal first. They are not accepted if the journal has no space for them.
+    /// channel, first writes the unfinished bytes to the journal. If that fails, they are not accepted.
     pub(super) fn accept_unfinished(&mut self, parcel: &Parcel) -> Result<usize, Errno> {
         let unfinished = &parcel.unfinished;
         self.cutter.extend(unfinished);

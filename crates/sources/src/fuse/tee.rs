@@ -13,7 +13,7 @@ use jiff::tz::TimeZone;
 use millstream_record::{Batch, Encoding};
 use millstream_wire::format::{Format, Options};
 
-/// A copy. The file is reopened after log rotation has moved it away.
+/// A file that gets copies. It is created again after log rotation has moved it away.
 #[derive(Debug)]
 pub(super) struct Tee {
     path: PathBuf,
@@ -28,7 +28,7 @@ impl Tee {
         }
     }
 
-    /// Appends the records of a batch, with one write if the kernel takes all of it. Blocks.
+    /// Appends the records of a batch, with one write if the kernel takes all bytes at once. Blocks.
     pub(super) fn write(&self, batch: &Batch) -> io::Result<()> {
         let mut open = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = open.as_ref().is_some_and(|file| self.is_current(file));

@@ -3,9 +3,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! The bytes themselves are in the cutter of each stream. This module limits the memory that all of them take together, and tracks
-//! which of them are in the journal, so that a crash loses no bytes that a `write` has acknowledged. `journal/` explains slots and
-//! generations.
+//! The bytes themselves are in the cutters of the streams. This module limits the memory that the unfinished bytes of all files
+//! take together. It also tracks which unfinished bytes are in the journal, from which they are recovered after a crash. With a
+//! durable channel, a crash then loses no bytes that a `write` has acknowledged. In the journal, each open file has a slot; a
+//! generation is the bytes of a slot that are unfinished between two batches (`journal/`).
 
 use std::{
     io,
@@ -22,7 +23,7 @@ use rustix::io::Errno;
 
 use super::journal::{Identity, Journal};
 
-/// All unfinished lines together may take `memory_max` divided by this.
+/// All unfinished lines together may take `memory_max` divided by this number.
 const MEMORY_PART: usize = 8;
 /// An unfinished line up to this size, in bytes, is always accepted. A larger one counts against the limit on all of them.
 const FREE_BYTES: usize = 4 << 10;
@@ -31,7 +32,7 @@ const FREE_BYTES: usize = 4 << 10;
 pub(super) struct Unfinished {
     journal: Mutex<Journal>,
     identity: Identity,
-    /// Whether the channel is durable: after a crash its origins show which generations it has kept.
+    /// Whether the channel is durable: after a crash, the origins in the channel show which generations it has kept.
     durable: bool,
     bytes: AtomicUsize,
     bytes_max: usize,
@@ -66,8 +67,8 @@ impl Unfinished {
         }
     }
 
-    /// Notes that all generations of the slot below that of `place` are settled. Needed with a memory channel, which keeps no
-    /// origins.
+    /// Notes in the journal that all generations of a slot before the generation of `place` are settled. Needed with a memory
+    /// channel, which keeps no origins.
     pub(super) fn note_settled(&self, place: Place) -> Result<(), Errno> {
         let noted = self.journal().note_done(place.slot, place.generation);
         noted.map_err(|error| self.failed(&error))
@@ -89,7 +90,8 @@ impl Unfinished {
         synced.map_err(|error| self.failed(&error))
     }
 
-    /// Locks the journal. No method of it can panic between two changes, so the data are consistent even if the lock is poisoned.
+    /// Locks the journal. No method of the journal can panic between two changes, so the data are consistent even if the lock is
+    /// poisoned.
     fn journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,7 +115,8 @@ pub(super) struct UnfinishedLine {
     /// The number of these bytes that are in the journal, counted from the first.
     journaled: usize,
     /// The generation in the journal to which further bytes are added. `None` if no bytes were journaled. Each parcel that takes
-    /// unfinished bytes ends a generation, even if it is not kept: of several channels, some may have kept it.
+    /// unfinished bytes ends a generation, even if the parcel is not kept: if the source feeds several channels, some of them may
+    /// have kept it.
     place: Option<Place>,
     /// The generation of the first unfinished bytes.
     since: u64,
@@ -178,7 +181,7 @@ impl UnfinishedLine {
         Ok(Some(leaves))
     }
 
-    /// The origin of a batch that takes a generation. `None` if the channel is not durable.
+    /// The origin of a batch that takes the bytes of a generation. `None` if the channel is not durable.
     pub(super) fn origin(&self, leaves: Place) -> Option<Origin> {
         self.all.durable.then(|| {
             Origin::File(FileOrigin {
@@ -189,7 +192,7 @@ impl UnfinishedLine {
         })
     }
 
-    /// Notes that the next hop has a parcel that took all unfinished bytes but the last `stay`. Returns the state before.
+    /// Notes that a parcel was sent, and that it took all unfinished bytes but the last `stay`. Returns the state before.
     pub(super) fn advance(&mut self, leaves: Option<Place>, stay: usize) -> LineBefore {
         let before = LineBefore {
             bytes: self.bytes,
@@ -227,8 +230,8 @@ impl UnfinishedLine {
         }
     }
 
-    /// Notes that a parcel had no records to send. No channel can have its origin, so the journal stores that its generation is
-    /// done.
+    /// Notes that a parcel had no records to send, for example because the rule dropped them. No channel can have its origin, so
+    /// the journal stores that its generation is done.
     pub(super) fn dropped(&self, leaves: Option<Place>) -> Result<(), Errno> {
         match leaves {
             Some(place) => self.all.note_settled(Place {
@@ -244,7 +247,7 @@ impl UnfinishedLine {
         self.set_bytes(self.bytes + bytes);
     }
 
-    /// Appends to the journal those unfinished bytes of the file at `path` that the journal lacks.
+    /// Appends to the journal the unfinished bytes that it lacks. `unfinished` holds all unfinished bytes of the file at `path`.
     pub(super) fn write(&mut self, path: &str, unfinished: &[u8]) -> Result<(), Errno> {
         if unfinished.len() <= self.journaled {
             return Ok(());
@@ -283,7 +286,7 @@ impl UnfinishedLine {
         self.place.take()
     }
 
-    /// The number of the last `stay` bytes that are in the journal.
+    /// How many of the last `stay` unfinished bytes are in the journal.
     fn journaled_of_last(&self, stay: usize) -> usize {
         self.journaled
             .saturating_sub(self.bytes.saturating_sub(stay))

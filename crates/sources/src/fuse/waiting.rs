@@ -1,9 +1,9 @@
 //! Requests that wait for free space or for a sync, and the conditions under which they are cancelled.
 //!
-//! The kernel reports an interrupted request once, whatever the signal was. From then on the writer sleeps uninterruptibly
-//! until it gets an answer: even SIGKILL does not end the wait. So after an interrupt the request polls the state of its
-//! thread. It is answered with EINTR once a fatal signal is pending. After any other signal it keeps waiting, as on other file
-//! systems.
+//! The kernel reports an interrupted request once, whatever the signal was. From then on the writer sleeps uninterruptibly until
+//! it gets an answer: even SIGKILL does not end the wait. So after an interrupt, the source polls the state of the thread that
+//! sent the request. Once a fatal signal is pending for that thread, the request is answered with EINTR. After any other signal
+//! the request keeps waiting, as on other file systems.
 
 use std::{
     collections::HashMap,

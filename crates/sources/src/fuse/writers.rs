@@ -1,4 +1,4 @@
-//! The values of batches (`host`, `path`, `pid`). They depend on the thread that writes.
+//! The values of batches (`host`, `path`, `pid`). `pid` depends on the thread that writes.
 
 use std::sync::Arc;
 

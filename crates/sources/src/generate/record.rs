@@ -1,4 +1,5 @@
-//! The text of a generated record. The layout is that of millbench, implemented separately so that its verifier stays independent.
+//! The text of a generated record. The layout is that of millbench. It is implemented separately, so that millbench's verifier
+//! stays independent of this source.
 //!
 //! ```text
 //!  0   4  "mb1 "
@@ -50,7 +51,7 @@ pub(super) fn packed_head(size: usize, time: Time) -> Vec<u8> {
 
 /// The number of records after which the padding repeats.
 const CYCLE: u64 = ALPHABET.len() as u64;
-/// A cycle of records is cached if it has at most this many bytes, so that it stays in the first cache levels.
+/// A cycle of records is stored if it has at most this many bytes, so that it stays in the first levels of the CPU's cache.
 const CYCLE_BYTES_MAX: usize = 64 << 10;
 
 /// The records of one run, as they are in a batch: each between a prefix and a suffix of constant length.
@@ -68,15 +69,15 @@ pub(super) struct Series {
     size: usize,
     /// The number of the end record; `u64::MAX`: no end.
     end: u64,
-    /// The part of the check that depends on the run and the size: of a data record, and of the end record.
+    /// The part of the check that depends on the run and the size: first for data records, then for the end record.
     keys: [u64; 2],
     /// The records 0 to 63, without their numbers and checks; empty if they are too large.
     cycle: Vec<u8>,
 }
 
 impl Series {
-    /// A series of `records` data records of `size` bytes and an end record; with 0, it has no end. Each record is between a prefix
-    /// as long as `prefix`, and `suffix`.
+    /// A series of `records` data records of `size` bytes and an end record. If `records` is 0, the series has no end. A prefix that is
+    /// as long as `prefix` precedes each record, and `suffix` follows it.
     pub(super) fn new(
         run: u32,
         size: usize,
@@ -228,7 +229,7 @@ fn hex(value: u32) -> [u8; 8] {
     let bytes = (bytes | (bytes << 8)) & 0x00ff_00ff_00ff_00ff;
     let nibbles = ((bytes >> 4) & 0x000f_000f_000f_000f) | ((bytes & 0x000f_000f_000f_000f) << 8);
     let letters = ((nibbles + 0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
-    // A digit is added to '0', a letter to 'a' - 10.
+    // A value below ten is added to '0', a larger one to 'a' - 10.
     (nibbles + 0x3030_3030_3030_3030 + letters * 0x27).to_le_bytes()
 }
 
@@ -281,7 +282,7 @@ mod tests {
 
     #[test]
     fn records_written_together_equal_those_written_one_by_one() {
-        // Sizes on both sides of the largest cycle that is cached; numbers on both sides of 10^8.
+        // Sizes on both sides of the largest one whose cycle is stored; numbers on both sides of 10^8.
         for size in [45, 46, 99, 1000, 1020, 1030, 5000] {
             let single = Series::new(9, size, 100_000_050, b"", b"");
             let many = Series::new(9, size, 100_000_050, b"....", b"\n");

@@ -16,7 +16,7 @@ use millstream_wire::otlp::{self, Form};
 const INVALID_ARGUMENT: u8 = 3;
 const UNAVAILABLE: u8 = 14;
 
-/// The reason for rejecting a request. Its sender must keep the request.
+/// The reason for rejecting a request. The sender must keep the request, because this source does not confirm that it was stored.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,

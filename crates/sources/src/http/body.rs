@@ -151,7 +151,7 @@ pub(super) async fn inflate(
         let inflated = inflater
             .inflate(input, &mut output)
             .map_err(|error| cannot_inflate(codec, error))?;
-        // The buffer has more space than the limit, so a text beyond the limit shows here.
+        // The buffer has more space than the limit, so a text beyond the limit is noticed here.
         if output.len() > bytes_max {
             return Err(Refusal::too_large(bytes_max, "limits.decompressed"));
         }

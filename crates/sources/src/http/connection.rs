@@ -68,7 +68,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
                 }
                 return;
             }
-            // On a stop, a connection without a request ends immediately.
+            // On a stop, a connection that has sent no request ends immediately.
             () = &mut stopped, if !stopping => {
                 stopping = true;
                 if !begun.get() {

@@ -21,7 +21,7 @@ use super::{
 /// The most bad parts of a request that are rejected one by one. Further ones become one record together, because each record
 /// costs about a hundred bytes.
 const BAD_SINGLY_MAX: usize = 1024;
-/// The fault of the record with all further bad parts.
+/// The fault that is given for the record with all further bad parts.
 const REST: &str = "further parts of a request that are not records";
 /// The most faults that an answer names.
 const ERRORS_MAX: usize = 10;
@@ -41,7 +41,7 @@ pub(super) struct Bad {
     pub(super) count: u64,
     /// The faults of the first parts, each with the length of its part.
     faults: Vec<(usize, String)>,
-    /// All parts as received, in memory of the pool. A newline follows each part without an entry in `faults`.
+    /// All parts as received, in memory of the pool. A newline follows each part that has no entry in `faults`.
     bytes: Option<Buffer>,
     /// The first faults, for the answer.
     pub(super) errors: Vec<String>,
@@ -134,7 +134,7 @@ impl<'s> Output<'s> {
     }
 }
 
-/// Decodes JSON lines, or an array.
+/// Decodes JSON lines, or a JSON array of records.
 pub(super) async fn json(
     text: &[u8],
     received: Time,

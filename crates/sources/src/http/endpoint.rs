@@ -16,7 +16,7 @@ use crate::{connection::Patience, tagging::Tagging};
 /// State shared by all connections of one source.
 pub(super) struct Endpoint {
     pub(super) context: SourceContext,
-    /// Whether batches carry origins: only a durable channel can recognize repeated requests.
+    /// Whether batches carry origins, by which a channel recognizes repeated requests. Only a durable channel can do this.
     pub(super) durable: bool,
     pub(super) frame_bytes_max: usize,
     pub(super) decompressed_bytes_max: usize,

@@ -1,4 +1,4 @@
-//! Sends the batch of a request and its rejected parts, then waits until both are kept.
+//! Sends the records and the rejected parts of a request, each in one batch, then waits until both batches are kept or settled.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep`
@@ -18,12 +18,13 @@ use super::{
     memory::RequestMemory,
 };
 
-/// A smaller batch is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the pool.
+/// A batch of up to this size is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the
+/// pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
 /// The longest `Idempotency-Key`.
 const KEY_BYTES_MAX: usize = 1024;
-/// Prefix of a key in the id of its origin. With it, the channel takes even a short key for unique, and no key for a hash of the
-/// content.
+/// Precedes the key in the id of the request's origin, by which the channel recognizes repeated requests. With this prefix, the
+/// channel takes even the id of a short key for unique, and takes no id for a hash of the content.
 const KEY_MARK: &[u8] = b"idempotency-key ";
 
 /// A request that was received completely.

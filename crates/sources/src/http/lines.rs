@@ -6,10 +6,11 @@
 //! Nothing is written beyond the capacity of the output. Every byte of the text belongs to a record, to the white space and
 //! commas around records, or to a part that is reported as bad.
 //!
-//! The elements of an array are separated before they are parsed, so a bad element does not affect others. Within an object
-//! only braces are counted, within a nested array only brackets, both outside of strings. So a missing `]` within an object
-//! affects only that object. An object without its closing brace, or a string without its closing quote, makes the rest of the
-//! text one bad part: the start of the next element is unknown, and a guess could turn a part of a record into a record.
+//! The elements of an array are separated before they are parsed, so a bad element does not affect others. To find the end of an
+//! object, only braces are counted; to find the end of a nested array, only brackets are counted. Strings are skipped. So a missing
+//! `]` within an object affects only that object. An object without its closing brace, or a string without its closing quote, makes
+//! the rest of the text one bad part: the start of the next element is unknown, and a guess could turn a part of a record into a
+//! record.
 
 use std::ops::Range;
 
@@ -22,9 +23,9 @@ use millstream_wire::{
 
 /// The largest factor by which a text grows: `-0,` has 3 bytes and becomes a float of 9 bytes.
 const GROWTH: usize = 3;
-/// A text up to this size is assumed to grow by [`GROWTH`]. In a larger one the numbers are counted.
+/// A text up to this size is assumed to grow by [`GROWTH`]. In a larger text, the numbers are counted.
 const SHORT_BYTES: usize = 4 << 10;
-/// The size of an entry without its record, in bytes.
+/// The most bytes of an entry (`[time, record]`) without its record.
 const ENTRY_BYTES: usize = 32;
 /// Skipped at the start of a text, where some writers put it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";

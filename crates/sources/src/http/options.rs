@@ -43,7 +43,7 @@ pub(super) struct Auth {
     pub(super) bearer: Option<Secret>,
 }
 
-/// Shorter than the 10 s for which OpenTelemetry exporters wait for an answer.
+/// Five seconds: less than the 10 s for which OpenTelemetry exporters wait for an answer.
 fn default_wait() -> Period {
     Period::secs(5)
 }

@@ -43,10 +43,10 @@ pub(super) enum Piece {
     Ended(Result<(), String>),
 }
 
-/// A running child. Dropping this kills it.
+/// A running child. Dropping this value kills the child.
 pub(super) struct Journalctl {
     child: Arc<std::sync::Mutex<Child>>,
-    /// The events of the thread that reads its output.
+    /// The events of the thread that reads the child's output.
     pub pieces: mpsc::Receiver<Piece>,
 }
 

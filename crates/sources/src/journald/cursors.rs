@@ -1,10 +1,10 @@
 //! Stores, for each count of sent entries, the journald cursor of the last entry. A journald cursor is the text by which journald
 //! identifies an entry; it has nothing to do with the cursors of channels. A count and its cursor together are called a place.
 //!
-//! A durable channel remembers how far it has kept a source as an offset in a file. The journal is no such file, so this source
-//! invents a file id and uses the count of entries as the offset. The file `cursors` has the journald cursor for each count: a place
-//! is appended and synced before the batch that ends at it is sent. So the file has every count that the channel may know after a
-//! crash. With a memory channel, a place is stored once its entries are settled.
+//! A durable channel remembers how far it has kept the input of a source: as the id of a file and an offset in it. The journal is
+//! no such file, so this source invents a file id and uses the count of entries as the offset. The file `cursors` has the journald
+//! cursor for each count: a place is appended and synced before the batch that ends at this place is sent. So the file has every
+//! count that the channel may know after a crash. With a memory channel, a place is stored once all entries up to it are settled.
 //!
 //! ```text
 //! SOURCE/cursors     a `millstream_state::Journal`
@@ -151,7 +151,7 @@ impl Cursors {
         Ok(false)
     }
 
-    /// Forgets the places before the one at `count`: everything up to there is settled.
+    /// Everything up to `count` is settled: forgets the places before the last one that is at or before `count`.
     pub(super) fn settled(&mut self, count: u64) {
         while self.places.get(1).is_some_and(|next| next.count <= count) {
             self.places.pop_front();
@@ -221,7 +221,7 @@ fn decode(body: &[u8]) -> Option<Place> {
 /// ```
 fn older([bytes, _]: [Option<&[u8]>; 2]) -> Option<Recovered> {
     let text = String::from_utf8_lossy(bytes?);
-    // A line without its newline is torn.
+    // A last line without a newline was not written completely, so it is ignored.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut lines = whole.split('\n');
     let title = lines.next()?;

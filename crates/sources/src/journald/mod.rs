@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! - `child.rs`: runs `journalctl -o export` and makes records of its output, on a separate thread.
+//! - `child.rs`: runs `journalctl -o export` and makes records from its output, on a separate thread.
 //! - `run.rs`: sends the records, and restarts the child when it ends.
-//! - `cursors.rs`: stores the cursor at which a restart continues.
+//! - `cursors.rs`: stores the journald cursor (a text that identifies an entry) after which a restart continues.
 //!
 //! No entry that is in the journal is lost. If the source sends to a durable channel, no entry is delivered twice.
 
@@ -64,7 +64,7 @@ struct Config {
     command: OneOrMany<String>,
 }
 
-/// Larger than any usual log entry. Core dumps are stored outside of the journal.
+/// 16 MiB: larger than any usual log entry. Core dumps are stored outside of the journal.
 fn entry_max() -> Size {
     Size::mib(16)
 }

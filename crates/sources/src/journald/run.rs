@@ -233,7 +233,7 @@ impl Follower {
         }
     }
 
-    /// Sends `count` entries, of which `cursor` is the last one. With an empty body, the entries are skipped.
+    /// Sends `count` entries; `cursor` is the cursor of the last one. With an empty body, the entries are skipped.
     async fn send(&mut self, body: Vec<u8>, count: u32, cursor: String) -> Result<(), Failure> {
         let next = self.count + u64::from(count);
         let place = Place {

@@ -77,8 +77,8 @@ pub(super) fn entry(
     Ok(())
 }
 
-/// Returns the map in a MessagePack value, which is either a map or an entry `[time, map]`, and the time of the record: that of
-/// the entry, or `time` if the value is only a map.
+/// Returns the map in a MessagePack value, and the time of the record. The value is either a map or an entry `[time, map]`. The
+/// time of the record is that of the entry, or `time` if the value has none.
 fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
     let mut reader = Reader::new(value);
     reader

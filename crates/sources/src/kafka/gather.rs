@@ -13,7 +13,7 @@ use super::{decode, options::Config, progress::Assigned};
 
 /// Once a [`Piece`] (the batches of one poll, handed over together) has this many bytes, no more records are added to it.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
-/// If all records of a piece have fewer bytes than this, they are copied, so that a few records do not hold a large buffer.
+/// If all records of a piece together have fewer bytes than this, they are copied, so that a few records do not hold a large buffer.
 const COPY_BYTES_MAX: usize = 64 << 10;
 
 /// A partition that is being read.
@@ -27,8 +27,8 @@ pub(super) struct Reading {
     pub(super) next: u64,
     /// The records before this offset were sent.
     pub(super) sent: u64,
-    /// Offsets that no batch may span. After a restart, a channel may already hold everything before such an offset, and then it
-    /// takes only what follows.
+    /// Offsets that no batch may span. After a restart, a channel may already hold everything before such an offset, and then takes
+    /// only the records from this offset on.
     pub(super) marks: Vec<u64>,
 }
 

@@ -6,7 +6,7 @@
 //! device  2^64-2 (the device numbers of file systems are small, and the source `generate` uses 2^64-1)
 //! inode   FNV-1a of the id of the cluster, a zero byte and the topic
 //! head    the same hash with another start value, so that two topics share both hashes only with a probability of 1 in 2^128
-//! birth   2^63-1 minus the partition number: so late because a channel forgets the files with the earliest births first
+//! birth   2^63-1 minus the partition number: a late birth, because a channel forgets the files with the earliest births first
 //! ```
 
 use millstream_kafka::Partition;

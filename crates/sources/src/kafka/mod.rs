@@ -8,8 +8,9 @@
 //! data thread: piece -> outlet -> receipts -> settled offsets
 //! own thread:  settled offsets -> commit
 //! ```
-//! `reader` is the own thread, `gather` and `decode` turn the records of one poll into batches (together: a piece), `start` finds
-//! where to begin a partition, `identity` makes its id for a durable channel, and `progress` is the state that both threads share.
+//! `reader` is the source's own thread. `gather` and `decode` turn the records of one poll into batches (together: a piece).
+//! `start` finds where to begin a partition, `identity` makes the partition's id for a durable channel, and `progress` is the state
+//! that both threads share.
 //!
 //! An offset is committed for the group only after everything before it is kept (with a memory channel: settled). A revoked
 //! partition is released after the records read from it are kept and committed. With fixed partitions and a disk channel, every
@@ -103,7 +104,7 @@ impl Source for Kafka {
                 flights: HashMap::new(),
             };
             let sent = sending.send_all(pieces).await;
-            // Even after a failure, the thread commits the settled offsets and leaves the group.
+            // Even after a failure, the reading thread commits the settled offsets and leaves the group.
             progress.land();
             progress.ended().await?;
             sent

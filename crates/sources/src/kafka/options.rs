@@ -54,12 +54,12 @@ pub(super) struct Config {
     /// Credentials.
     #[serde(default)]
     pub(super) auth: Option<Auth>,
-    /// Properties of librdkafka without an option here, by name.
+    /// Properties of librdkafka, by name, for settings that have no option here.
     #[serde(default)]
     pub(super) properties: BTreeMap<String, String>,
 }
 
-/// A broker delivers this many bytes in a few requests.
+/// 16 MiB: a broker delivers this many bytes in a few requests.
 fn prefetch() -> Size {
     Size::mib(16)
 }
@@ -251,8 +251,8 @@ impl Config {
         settings.set("group.id", &self.group);
         settings.set("enable.auto.commit", "false");
         settings.set("enable.auto.offset.store", "false");
-        // Every partition begins at an offset that was looked up. If that offset is missing, the client must report an error and
-        // never jump silently.
+        // Every partition begins at an offset that was looked up. If that offset is missing, the client must report an error. It
+        // must not continue at another offset silently.
         settings.set("auto.offset.reset", "error");
         settings.set("enable.partition.eof", if once { "true" } else { "false" });
         let level = if self.uncommitted {

@@ -32,7 +32,7 @@ use crate::tagging::Tagging;
 /// How long one poll waits for records.
 const WAIT: Duration = Duration::from_millis(50);
 /// If the data thread accepts nothing for this long, reading is paused. A pause discards the records that the client has
-/// prefetched, so a short stall does not cause one.
+/// prefetched, so a short stall must not cause a pause.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 /// The interval at which settled offsets are committed.
 const COMMIT: Duration = Duration::from_secs(1);
@@ -450,8 +450,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Commits the settled offsets of these partitions that are not committed yet. `wait`: commits the offsets of all these
-    /// partitions, and waits for the answer.
+    /// Commits the settled offset of each of these partitions, unless it is already committed. With `wait`, commits it in any
+    /// case, and waits for the answer.
     fn commit(
         &mut self,
         consumer: &mut dyn Consumer,

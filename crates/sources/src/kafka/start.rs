@@ -7,8 +7,8 @@
 //! | assigned by the group | disk | the larger offset of group and channel, otherwise `start` |
 //! | assigned by the group | memory | the offset of the group, otherwise `start` |
 //!
-//! If the partition does not have that offset (it was recreated, or its oldest records were deleted), the source reports it and
-//! begins at the oldest record.
+//! If the partition does not have that offset (because the topic was recreated, or the oldest records were deleted), the source
+//! reports this and begins at the oldest record.
 
 use std::time::Duration;
 

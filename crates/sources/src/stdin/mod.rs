@@ -61,7 +61,7 @@ struct Config {
     /// Longest line in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
-    /// Policy for longer lines.
+    /// Policy for lines longer than `line_max`.
     #[serde(default)]
     too_long: TooLong,
     /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ...
@@ -100,7 +100,7 @@ struct Stdin {
     config: Config,
     tag: Tagging,
     framer: Framer,
-    /// The input; None until the standard input is opened.
+    /// The input. None before [`Source::bind`] has opened it, and after the reading thread has taken it.
     input: Option<fs::File>,
     /// The queue from the reading thread, once that thread runs. The queue survives a failure of `run`.
     pieces: Option<mpsc::Receiver<Piece>>,

@@ -33,8 +33,8 @@ const UDP_BYTES_MAX: usize = 64 << 10;
 const UNIX_BYTES_MAX: usize = 256 << 10;
 /// The most unix datagrams that are received with one system call: fewer than for UDP, because each may be longer.
 const UNIX_DATAGRAMS: usize = 16;
-/// After a stop, at most this many bytes are still read from the kernel, or as many as its buffer has if that is more. Otherwise
-/// a flood would delay the stop. For unix sockets, the bytes are in the buffers of the senders.
+/// After a stop, at most this many bytes are still read from the kernel, or as many as the socket's receive buffer can hold if that
+/// is more. Without a limit, a flood would delay the stop. For unix sockets, the bytes are in the buffers of the senders.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
 /// The smallest overhead of a datagram in the kernel's buffer, in bytes.
 const BESIDE_BYTES: usize = 512;
@@ -119,7 +119,7 @@ async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure
             let text = format!("cannot watch a datagram socket: {error}");
             break Err(Failure::us(text));
         }
-        // The check ends the loop on a stop even during a flood.
+        // On a stop, the check of `stop` ends the loop even during a flood.
         while reader.receive_all(fd(socket), |_| stop.is_stopped()).await && !stop.is_stopped() {
             sleep(endpoint.gather).await;
         }
@@ -135,7 +135,7 @@ async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure
 }
 
 /// Waits until a datagram arrives. The socket is watched only during the wait: a watched socket would wake its thread for every
-/// datagram, even while it is read at intervals.
+/// datagram, even while the socket is read at intervals.
 async fn readable(socket: &Datagrams) -> io::Result<()> {
     match socket {
         Datagrams::Udp(socket) => {

@@ -1,4 +1,4 @@
-//! Makes batches of the messages of one connection or socket, and sends them.
+//! Makes batches from the messages of one connection or socket, and sends the batches.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> [send] -> keep`
@@ -16,12 +16,13 @@ use millstream_wire::syslog::{After, Decoder, LeftOver, Received, Run, TooLong};
 use super::endpoint::Endpoint;
 use crate::flight::Flight;
 
-/// A batch is sent when it has this size. It is large enough to make the cost per batch negligible, and small enough to be still
-/// in the cache when the next hop reads it.
+/// A batch is sent when it has this size. The size is large enough to make the cost per batch negligible, and small enough that the
+/// batch is still in the cache when the next hop reads it.
 const BATCH_BYTES: usize = 256 << 10;
 /// Space beyond [`BATCH_BYTES`] for the record that exceeds it.
 const SLACK_BYTES: usize = 16 << 10;
-/// A smaller batch is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the pool.
+/// A batch of up to this size is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the
+/// pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
 
 /// Makes batches from messages.
@@ -60,8 +61,8 @@ impl Flow {
         }
     }
 
-    /// Begins a batch with space for `bytes` bytes of text, unless there is one. `holding`: the caller holds pool memory and
-    /// frees it only after this call, so it must not wait.
+    /// Begins a batch with space for `bytes` bytes of text, unless there is a batch. `holding`: the caller holds pool memory and
+    /// frees it only after this call, so this call must not wait for memory.
     pub(super) async fn begin_batch(&mut self, bytes: usize, holding: bool) {
         if self.batch.is_some() {
             return;
@@ -80,8 +81,8 @@ impl Flow {
         });
     }
 
-    /// Decodes the whole messages in `text`. Returns the number of bytes consumed, and whether that is all that can be decoded now.
-    /// Otherwise the batch is full or a message was rejected, and the rest may contain more messages.
+    /// Decodes the complete messages in `text`. Returns the number of bytes consumed, and whether no more bytes can be decoded now. If
+    /// this is false, the batch is full or a message was rejected, and the rest of `text` may contain more messages.
     pub(super) async fn decode_stream(&mut self, text: &[u8], after: After) -> (usize, bool) {
         let from = Received {
             now: self.now,
@@ -136,7 +137,7 @@ impl Flow {
         if let Some(batch) = &mut self.batch {
             batch.count += run.records;
         }
-        // Nearly always all of them are 0. Then no counter is touched.
+        // Nearly always all these amounts are 0. Then no counter is touched.
         let meters = &self.endpoint.meters;
         for (meter, amount) in [
             (&meters.messages_without_header, u64::from(run.bare)),

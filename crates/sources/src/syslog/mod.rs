@@ -3,10 +3,11 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Every message that was read becomes a record, whatever its format, even a last one that is incomplete. A RELP message is
-//! answered only when it is kept (durable channel) or settled (memory). While the next channel is full, nothing is read, and
-//! nothing is dropped here. Each connection and each datagram socket has one task. There is no lock and no allocation per record.
-//! Formats are in `wire::syslog` and `wire::relp`, listening and TLS are in `net`.
+//! Every message that was read becomes a record, whatever its format, unless an option rejects the message. Without RELP, an
+//! incomplete message at the end of a connection becomes a record, too. A RELP message is answered only when it is kept (durable
+//! channel) or settled (memory channel). While the next channel is full, nothing is read, and nothing is dropped here. Each
+//! connection and each datagram socket has one task. There is no lock and no allocation per record. Formats are in
+//! `wire::syslog` and `wire::relp`, listening and TLS are in `net`.
 
 mod datagrams;
 mod endpoint;

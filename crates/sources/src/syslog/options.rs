@@ -18,7 +18,7 @@ pub(super) struct Config {
     /// `unix:///PATH` (stream) and `unixgram:///PATH` (datagrams, such as `/dev/log`); one or a list.
     pub(super) listen: OneOrMany<Listen>,
     /// Tag of the records: a text, or a template of `{host}` and `{peer}` (both the address of the sender). Default: the name
-    /// of the node, which is also used for batches with datagrams of several senders.
+    /// of the node. For UDP, the default also replaces a template, because a batch may have datagrams of several senders.
     #[serde(default)]
     pub(super) tag: Option<String>,
     /// Separation of the messages of a stream.
@@ -27,7 +27,7 @@ pub(super) struct Config {
     /// Longest message in bytes.
     #[serde(default = "line_max")]
     pub(super) line_max: Size,
-    /// Policy for longer messages. Each piece of a split message repeats the header.
+    /// Policy for messages longer than `line_max`. Each piece of a split message repeats the header.
     #[serde(default)]
     pub(super) too_long: TooLong,
     /// Treatment of lines without a syslog header.
@@ -45,8 +45,8 @@ pub(super) struct Config {
     /// CAP_NET_ADMIN.
     #[serde(default = "receive_buffer")]
     pub(super) receive_buffer: Size,
-    /// Limits for each peer; `line_max` applies instead of `frame`. Without RELP, an idle connection is closed only if it is
-    /// within a message or has never sent one. Otherwise its sender, which gets no answers, would lose the next message.
+    /// Limits for each peer; `line_max` applies instead of `frame`. Without RELP, an idle connection is closed only within a
+    /// message, or before its first message. Its sender gets no answers, so a close between messages would lose the next one.
     #[serde(default)]
     pub(super) limits: Limits,
     /// TLS on all stream sockets: a name from the top-level `tls`, or a block.

@@ -23,8 +23,8 @@ use crate::connection::{self, Answer, Answers, Quit, Stash, Unanswered, Watch, i
 const NUMBERS_MAX: u32 = 4096;
 /// The longest head of a frame.
 const HEAD_BYTES: usize = 64;
-/// How long a session that ends waits for the client to close its side. Closing a connection with unread bytes would discard
-/// answers in flight.
+/// How long a session that ends waits for the client to close its side. If this side closed the socket while bytes are unread,
+/// answers in flight would be discarded.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves one session to its end.
@@ -269,7 +269,7 @@ impl Intake {
         if !self.stash.is_full() {
             return Ok(());
         }
-        // A task that waits for memory must not hold any.
+        // A task that waits for memory must not hold any, so the batch is sent first.
         self.send_batch().await;
         let bytes_max = self.flow.endpoint.settings.bytes_max + HEAD_BYTES + BESIDE_BYTES;
         match self.stash.grow(bytes_max).await {

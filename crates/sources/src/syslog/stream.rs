@@ -114,7 +114,7 @@ struct Intake {
 impl Intake {
     async fn read_all(&mut self, reader: &mut Reading) -> Result<(), End> {
         while !self.watch.stop.is_stopped() {
-            // Between messages, a sender may be silent for days. If the connection were closed, it would lose the next message.
+            // Between messages, a sender may be silent for days. If the connection were closed, the sender would lose its next message.
             let amid = (!self.stash.bytes().is_empty()).then(|| self.stash.held());
             let may_wait = self.began && amid.is_none();
             let fill = self.stash.fill(reader, usize::MAX);
@@ -146,7 +146,7 @@ impl Intake {
         {
             bytes += count;
             self.decode_read(count, drained).await?;
-            // With TLS, only the runtime can tell whether there is more.
+            // With TLS, a read finds further bytes only after the runtime has checked the socket again.
             tokio::task::yield_now().await;
         }
         Ok(())
@@ -180,7 +180,7 @@ impl Intake {
         let after = if drained { After::Quiet } else { After::More };
         self.decode(after).await;
         if self.stash.is_full() {
-            // A task that waits for memory must not hold any.
+            // A task that waits for memory must not hold any, so the batch is sent first.
             self.send_batch().await;
             let bytes_max = self.flow.endpoint.settings.bytes_max + BESIDE_BYTES;
             if !self.stash.grow(bytes_max).await {

@@ -1,7 +1,8 @@
 //! Decides which of the files that a scan found get a reader, and where each reader begins.
 //!
 //! Terms of `identity.rs`: a mark is an offset in a file and a checksum of the bytes before it. The head of a file is a checksum
-//! of its first line.
+//! of its first line. A rotated name (`app.log.1`) is a name that `paths` matches (`app.log`), plus a suffix that log rotation
+//! added.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -40,7 +41,7 @@ pub(super) struct Admission {
     reporter: Reporter,
     /// The files without a reader.
     pub known: Known,
-    /// Whether an earlier run left positions. If so, a file without a position has appeared since, and is read from its
+    /// Whether an earlier run left positions. If so, a file without a position has appeared since that run, and is read from its
     /// beginning even with `start: end`.
     had_run: bool,
     /// True until the first scan of this run is finished.
@@ -181,8 +182,8 @@ impl Admission {
         self.first && !found.matches && birth != 0 && self.ran.is_some_and(|ran| birth > ran.0)
     }
 
-    /// Whether `ignore_older` excludes a file. Always false in the first scan with `start: end`: then the old lines are skipped
-    /// anyway, and lines that are appended later must be read.
+    /// Whether `ignore_older` excludes a file. Always false in the first scan of the first run if `start` is `end`: the old lines
+    /// are then skipped anyway, and lines that are appended later must be read.
     fn is_too_old(&self, stat: &Stat) -> bool {
         let options = &self.common.options;
         let to_end = self.is_first_start() && options.start == Start::End;
@@ -235,8 +236,9 @@ impl Admission {
         }
         let mut places = self.common.heads.former(head);
         places.extend(self.known.alike(head));
-        // A candidate without a mark shows only that the first lines are equal, so it may be an unrelated file. Without
-        // candidates, a file that `paths` matches is read from its beginning. Reading lines twice is better than losing them.
+        // A candidate (an offset at which reading may continue) is used only with a mark. Without one, only the first lines are
+        // known to be equal, so the candidate may belong to an unrelated file. If no candidate is left, a file that `paths`
+        // matches is read from its beginning. Reading lines twice is better than losing them.
         places.retain(|place| place.mark.is_some_and(|mark| mark.offset > 0));
         places.sort_by_key(|place| std::cmp::Reverse(place.offset));
         let to_end = self.is_first_start() && self.common.options.start == Start::End;
@@ -346,8 +348,9 @@ impl Admission {
         }
     }
 
-    /// Decides where to begin reading a file under a rotated name of which no byte was sent yet: at its first byte, or, if it is
-    /// a copy, after the part that was read of the original. Returns None if the file must not be read.
+    /// Decides where to begin reading a file that has a rotated name and of which no byte was sent yet. Reading begins at the
+    /// first byte. If the file is a copy, it begins after the part of the original that was read. Returns None if the file must
+    /// not be read.
     fn begin_unseen(
         &mut self,
         file: &fs::File,
@@ -412,7 +415,7 @@ impl Admission {
         Ok(false)
     }
 
-    /// Begins at the start of the last line if it has no newline yet, otherwise at the end. A line that is being written is then
+    /// Begins at the end, or at the start of the last line if that line has no newline yet. A line that is being written is then
     /// read whole.
     fn begin_at_end(&self, file: &fs::File, stat: &Stat) -> io::Result<Begin> {
         let window = stat.len.min(self.common.options.line_max as u64 + 1);

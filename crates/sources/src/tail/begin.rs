@@ -12,7 +12,7 @@ use super::{
 /// Where a reader begins.
 #[derive(Clone, Debug)]
 pub(super) enum Begin {
-    /// At the first byte. `generation` is the number of contents that the inode held before.
+    /// At the first byte. `generation` is the number of contents that the inode held before the current one.
     Fresh {
         generation: u16,
         /// Whether the file appeared after the first start. It may then be a copy of another file.
@@ -27,7 +27,9 @@ pub(super) enum Begin {
     Gzip(GzipBegin),
 }
 
-/// Where the reader of a compressed file begins: at the first candidate whose mark fits the text, otherwise at the first byte.
+/// Where the reader of a compressed file begins. A candidate is an offset in the text at which reading may continue, usually with
+/// a mark at or before it. The reader begins at the first candidate whose mark fits the text. If no mark fits, it begins at the
+/// first byte.
 #[derive(Clone, Debug)]
 pub(super) struct GzipBegin {
     /// The identity of the file, if it is known.

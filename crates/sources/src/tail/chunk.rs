@@ -1,5 +1,5 @@
-//! The bytes of one read. Each read also covers some bytes before the position, which show whether the file was truncated or
-//! rewritten.
+//! The bytes of one read. The position of a reader is a mark: an offset and a checksum of the bytes before it (`identity.rs`).
+//! Each read also covers these bytes before the offset. If they no longer have the checksum, the file was truncated or rewritten.
 
 use std::{fs, io};
 
@@ -10,7 +10,7 @@ use millstream_sys::disk::read_at;
 use super::identity::Mark;
 use crate::flight::share;
 
-/// Bytes that were read after a mark, and the bytes before it that its checksum covers.
+/// Bytes that were read after a mark, and the bytes before the mark that its checksum covers.
 pub(super) struct Chunk {
     buffer: Buffer,
     /// The number of bytes at the start of the buffer that lie before the mark.

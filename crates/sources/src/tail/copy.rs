@@ -21,14 +21,14 @@ const COPY_LOOK: Duration = Duration::from_millis(20);
 pub(super) enum Copied {
     /// The file is not a copy. All of it is read.
     No,
-    /// The file is a copy of a file that was already read up to this mark.
+    /// The file is a copy of a file that was already read up to this mark (an offset, with a checksum of the bytes before it).
     UpTo(Mark),
     /// The source stops. Nothing is sent from a file that may be a copy.
     Stopped,
 }
 
-/// Compares a new file of `len` bytes with files that begin alike. Waits while the new file may still
-/// become a copy of one of them.
+/// Compares a new file of `len` bytes with known files that begin with the same line. Waits while the new file may still become a
+/// copy of one of them.
 pub(super) async fn find_original(
     context: &mut FileContext,
     file: &fs::File,

@@ -1,4 +1,4 @@
-//! Finds where records end in the bytes after the position of the reader, which is the offset up to which it has sent the file.
+//! Finds where records end in the bytes after the position. The position is the offset up to which the reader has sent the file.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
@@ -33,7 +33,8 @@ pub(super) struct Decoder {
     read_bytes: usize,
     /// The number of bytes after the position that hold no whole record.
     partial: u64,
-    /// Since when the text after the position is a record that is complete unless more lines follow. None if there is none.
+    /// Since when the text after the position holds a record that is complete if no more lines follow. None if it holds no such
+    /// record.
     pending_since: Option<Instant>,
     /// Whether all remaining bytes become records, because the file is closed.
     closing: bool,
@@ -55,7 +56,8 @@ pub(super) enum Decoded {
 }
 
 impl Decoder {
-    /// `by_line`: uses a framer even for plain lines, because the text is not in a pooled buffer that the batch could own.
+    /// `by_line`: uses a framer even for plain lines. It is set for compressed files, because their text is not in a pooled
+    /// buffer that the batch could own.
     pub(super) fn new(options: &Options, by_line: bool) -> Self {
         let first_read = match usize::try_from(options.rate_max) {
             Ok(rate @ 1..) => READ_BYTES.min(rate.max(READ_BYTES_MIN)),

@@ -1,4 +1,4 @@
-//! The readers that have ended, for the run to collect.
+//! The readers that have ended, for `run.rs` to collect.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,7 +20,7 @@ pub(super) struct Ended {
     pub compressed: Option<u64>,
 }
 
-/// The readers that ended since the run last looked.
+/// The readers that ended since `run.rs` last called [`Ends::drain`].
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     ended: Mutex<Vec<Ended>>,
@@ -47,7 +47,7 @@ impl Ends {
     }
 }
 
-/// Reports the end of a reader when it is dropped, so that a panic is reported, too.
+/// Reports the end of a reader when the guard is dropped, so that a panic of the reader is reported, too.
 pub(super) struct EndGuard {
     ends: Arc<Ends>,
     ended: Option<Ended>,

@@ -23,8 +23,8 @@ const BYTES_MIN: u64 = 20;
 const INFLATE_BYTES: usize = 4 << 10;
 /// Decompressed bytes that are skipped before the task yields to others.
 const TURN_BYTES: u64 = 512 << 10;
-/// The interval at which a file is checked that is still being compressed. Its text is then shorter than the part of the original
-/// that was read.
+/// The interval at which a file is checked while it is still being compressed, and its text is shorter than the part of the
+/// original that was read.
 const GROWTH_LOOK: Duration = Duration::from_millis(500);
 
 /// The kind of a file, by its first bytes.
@@ -58,8 +58,8 @@ pub(super) fn is_read(file: &fs::File, len: u64, offset: u64) -> io::Result<bool
     Ok(offset > 0 && text_bytes.is_ok_and(|bytes| bytes == offset as u32))
 }
 
-/// The first `head_bytes` bytes of the text or more, which contain the part of the first line that a head covers. Fewer if the
-/// text is shorter.
+/// At least the first `head_bytes` bytes of the text, or all of the text if it is shorter. The result contains the part of the
+/// first line that a head covers.
 pub(super) fn first_line(file: &fs::File, head_bytes: usize) -> io::Result<Vec<u8>> {
     let mut inflater = Inflater::default();
     inflater.fill(file, head_bytes as u64)?;
@@ -87,9 +87,10 @@ impl GzipText {
         self.inflater = Inflater::default();
     }
 
-    /// Finds the first candidate whose mark fits the text, and returns the mark at its offset. Returns None if no candidate fits.
-    /// Waits for more text while the file is being written. `since` is used instead of the time of the last write if that time
-    /// lies in the future.
+    /// Finds the first candidate (an offset at which reading may continue) whose mark fits the text. Returns the mark at the
+    /// offset of this candidate. A candidate without a mark fits any text that reaches its offset. Returns None if no candidate
+    /// fits. Waits for more text while the file is being written. `since` is used instead of the time of the last write if that
+    /// time lies in the future.
     pub(super) async fn find(
         &mut self,
         file: &fs::File,
@@ -115,8 +116,8 @@ impl GzipText {
         Ok(None)
     }
 
-    /// Skips the text up to an offset. Waits for more text while the file is being written. Returns the mark there, or None if
-    /// the text ends before it.
+    /// Skips the text up to an offset. Waits for more text while the file is being written. Returns the mark at the offset, or
+    /// None if the text ends before the offset.
     async fn reach(
         &mut self,
         file: &fs::File,
@@ -146,7 +147,7 @@ impl GzipText {
         Ok(!is_over)
     }
 
-    /// Skips the text up to an offset; returns the mark there, or None if the text ends before it.
+    /// Skips the text up to an offset. Returns the mark at the offset, or None if the text ends before the offset.
     pub(super) async fn skip_to(
         &mut self,
         file: &fs::File,
@@ -169,8 +170,8 @@ impl GzipText {
         }
     }
 
-    /// Whether the text at `mark` can be read without skipping. Restarts at the first byte if `mark` lies before the text in
-    /// memory.
+    /// Whether the text at `mark` can be read without skipping other text first. Restarts at the first byte if `mark` lies before
+    /// the text in memory.
     pub(super) fn is_at(&mut self, mark: Mark) -> bool {
         let is_before = mark.offset - (mark.covered() as u64) < self.inflater.begin;
         let is_at = !is_before && self.inflater.end() >= mark.offset;
@@ -180,7 +181,8 @@ impl GzipText {
         is_at
     }
 
-    /// Decompresses until `bytes` bytes of text after `mark` are available, or the text ends. Returns the number available.
+    /// Decompresses until `bytes` bytes of text after `mark` are available, or the text ends. Returns the number of available
+    /// bytes.
     pub(super) fn fill(&mut self, file: &fs::File, mark: Mark, bytes: usize) -> io::Result<u64> {
         self.inflater.forget(mark.offset - mark.covered() as u64);
         self.inflater.fill(file, mark.offset + bytes as u64)?;

@@ -1,10 +1,11 @@
 //! Recognizes copies of files.
 //!
 //! logrotate's `copytruncate` copies a file and then truncates it. If the copy matches `paths`, too, it holds lines that were
-//! already read, under a new inode. A new file may be a copy of a known file if both have the same head, a checksum of the first
-//! line. It is then compared with the marks of the known file, checksums of the bytes before certain offsets. If they fit, and
-//! once the known file is truncated, reading of the copy begins where the reader of the known file stopped. Recently truncated
-//! contents are stored with the positions, including their last marks, because the next run may be the first to find the copy.
+//! already read, under a new inode. A new file may be a copy of a known file if both have the same head (a checksum of the first
+//! line). The new file is then compared with the marks of the known file (checksums of the bytes before certain offsets). If the
+//! marks fit, the source waits for a limited time until the known file is truncated. Reading of the copy then begins where the
+//! reader of the known file stopped. Recently truncated contents are stored with the positions, including their last marks,
+//! because the next run may be the first to find the copy.
 
 use std::{
     collections::HashMap,
@@ -24,8 +25,8 @@ use super::{
 
 /// The time for which a truncated content is remembered. The scans find all copies of it within this time.
 const COPY_AGE_MAX: Duration = Duration::from_secs(60);
-/// The number of marks of a truncated content that are stored. The marks are spaced so that the first of these lies at about two
-/// thirds of the length. This suffices, because a copy is nearly as long as its original.
+/// The number of marks of a truncated content that are stored. The spacing of the marks grows with the offset, so the first of
+/// the stored marks lies at about two thirds of the length. This suffices, because a copy is nearly as long as its original.
 const STORED_MARKS_MAX: usize = 8;
 
 /// The files that have a reader, by head. Clones share the table.
@@ -171,7 +172,7 @@ impl Heads {
         });
     }
 
-    /// Compares a new file of `len` bytes with the others.
+    /// Compares a new file of `len` bytes with the other files that have the same head.
     pub(super) fn likeness(
         &self,
         new: &Tracked,

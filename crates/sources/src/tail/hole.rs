@@ -1,5 +1,5 @@
-//! Skips holes. A program that does not append continues at its old offset after its log was truncated (`copytruncate`). The
-//! file then grows again, with a hole before the first line.
+//! Skips holes. A program that does not append continues at its old offset after its log was truncated (`copytruncate`). The file
+//! then grows again, with a hole before the first line: bytes that were never written and are read as NULs.
 //!
 //! The file system (`SEEK_DATA`) distinguishes a hole from NULs that were written. A hole ends at the start of a block, and NULs
 //! at the start of that block count as part of the hole. A file smaller than a block cannot have a hole. So NULs at the start of

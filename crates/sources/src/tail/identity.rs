@@ -30,7 +30,7 @@ use millstream_sys::{checksum::crc32c, disk::read_at};
 
 /// The largest part of the first line that the head covers, in bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 1024;
-/// The number of bytes before its offset that a mark covers. Fewer near the start of the file.
+/// The number of bytes before its offset that a mark covers. A mark near the start of the file covers fewer bytes.
 pub(super) const MARK_BYTES: usize = 256;
 
 /// The identity of a file for the operating system.

@@ -1,7 +1,8 @@
 //! The files without a reader. They are known from a durable channel, from the stored positions, and from readers that ended.
 //!
 //! A file that a scan finds is compared with them. The result is a [`Verdict`]: the file continues, its inode holds another
-//! content, or the file is new. Heads, generations and marks are explained in `identity.rs`.
+//! content, or the file is new. A head is a checksum of the first line, a generation numbers the contents of one inode, and a
+//! mark is an offset with a checksum of the bytes before it (`identity.rs`).
 
 use std::{collections::HashMap, fs, io, path::Path};
 
@@ -181,7 +182,7 @@ impl Known {
         same.or_else(|| all.first().filter(|_| inode.birth != 0))
     }
 
-    /// The positions of files that begin with this head.
+    /// The positions of files that have this head.
     pub(super) fn alike(&self, head: u64) -> impl Iterator<Item = Candidate> {
         let all = self.files.values().flatten();
         all.filter(move |past| head_key(&past.id) == head)

@@ -6,7 +6,7 @@
 //!                                                 0.log.20261120-070000.gz     and later compressed
 //! ```
 //!
-//! Names of namespaces and pods contain no `_`, so the first part can be split at it.
+//! Names of namespaces and pods contain no `_`, so `NAMESPACE_POD_UID` can be split at each `_`.
 
 use std::{fs, path::Path};
 
@@ -83,7 +83,7 @@ impl Kubernetes {
             let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
             !text.is_empty() && text.bytes().all(fits)
         };
-        // If the namespace is unknown, the name is excluded in all of them.
+        // If the namespace is unknown, pods with this name are excluded in all namespaces.
         let namespace = namespace.map(|name| name.trim().to_owned());
         let namespace = namespace.filter(is_name).unwrap_or("*".to_owned());
         is_name(&pod).then(|| format!("{}/{namespace}_{pod}_*/**", self.root()))

@@ -1,6 +1,6 @@
-//! Finds the end of a line that is longer than `line_max` and is truncated or rejected.
+//! Finds the end of a line that is longer than `line_max` and is to be truncated or rejected.
 //!
-//! Such a line is handled only once its end is written, so no position points into it.
+//! Such a line is handled only once its end is written, so the position of the reader never points into the line.
 
 use std::{fs, io};
 
@@ -18,8 +18,8 @@ pub(super) struct LineEnd {
 }
 
 impl LineEnd {
-    /// Searches the file from `from` to its length `len`, and returns the mark after the first newline. None if there is no newline
-    /// yet.
+    /// Searches the file from `from` to its length `len`, and returns the mark (an offset with a checksum) after the first
+    /// newline. None if there is no newline yet.
     pub(super) async fn find(
         &mut self,
         file: &fs::File,

@@ -47,7 +47,7 @@ pub(super) struct Config {
     /// Longest line in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
-    /// Policy for longer lines.
+    /// Treatment of lines that are longer than `line_max`.
     #[serde(default)]
     too_long: TooLong,
     /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ...
@@ -63,8 +63,8 @@ pub(super) struct Config {
     /// turns.
     #[serde(default)]
     rate_max: Size,
-    /// Action for a finished file: it was read to its end, it was not written for `rotate_wait`, and all its records are kept or
-    /// settled. Meant for directories into which programs put complete files.
+    /// Action for a finished file. A file is finished when it was read to its end, it was not written for `rotate_wait`, and all
+    /// its records are kept or settled. This option is meant for directories into which programs put complete files.
     #[serde(default)]
     when_done: WhenDone,
     /// Time without a write after which a renamed or removed file is closed.

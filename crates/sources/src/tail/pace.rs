@@ -1,8 +1,8 @@
-//! The lag of a reader, its number of unread bytes, and the frequency of its wake-ups.
+//! The lag of a reader (its number of unread bytes), and the frequency of its wake-ups.
 //!
-//! A file that is written in small pieces would wake its reader for each of them, or keep it running. After several wake-ups in
-//! quick succession, the reader naps before it reads again. A busy file then needs far fewer reads; an idle one is never
-//! delayed.
+//! A file that is written in small pieces would wake its reader for each piece, or keep the reader running. After several
+//! wake-ups in quick succession, the reader naps before it reads again. A busy file then needs far fewer reads; an idle one is
+//! never delayed.
 
 use std::{
     sync::{

@@ -116,7 +116,8 @@ impl Position {
         self.tracked.state().advance(mark);
     }
 
-    /// Checks the receipts of the batches in flight, and publishes how far the file is settled. Fails if a batch was dropped.
+    /// Checks the receipts (the answers of the channel) of the batches in flight, and publishes how far the file is settled.
+    /// Fails if a batch was dropped.
     pub(super) fn collect(&mut self) -> Result<(), Unsettled> {
         if self.flight.collect()? {
             self.publish();
@@ -156,7 +157,7 @@ impl Position {
         self.signal.moved();
     }
 
-    /// Starts at the first byte of a new generation, because the inode holds another content.
+    /// Starts at the first byte, with the next generation, because the inode holds another content.
     pub(super) fn begin_anew(&mut self) {
         self.publish();
         self.tracked.state().replace();

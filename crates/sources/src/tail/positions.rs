@@ -11,8 +11,11 @@
 //!                                                    HEAD 0: the file was seen, but nothing of it was sent
 //! ```
 //!
+//! HEAD stands for the first line of the file; see `identity.rs`. OFFSET and CRC are a mark. END is the offset up to which the
+//! file was settled before it was truncated. SEEN is the time at which a scan last saw the file.
+//!
 //! Up to version 3 the file was all text, with a title line `millstream tail positions VERSION` and a last line `end CRC`.
-//! Version 2 had no line `ran`, version 1 no lines `was` either.
+//! Version 2 had no line `ran`. Version 1 had neither the line `ran` nor lines `was`.
 //!
 //! The file exists from the first run on, even if it names no log. If it exists, every log that it does not name is new and is
 //! read from its beginning.
@@ -313,7 +316,7 @@ mod tests {
         let old_of_no_version = format!("{old}end {:08x}\n", crc32c(old.as_bytes()));
         for broken in [
             flipped(bytes.len() - 30),
-            // In the version number.
+            // This flip changes the version number.
             flipped(8),
             bytes[..bytes.len() / 2].to_owned(),
             Vec::new(),

@@ -57,7 +57,8 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Reads a file until the source stops or no more lines are expected in the file. With `--once`, reads it to its end. Then
-    /// waits for the receipts of the batches in flight. Begins only after the file `after` was read to its end.
+    /// waits for the receipts (the answers of the channel) of the batches in flight. Begins only after the file `after` was read
+    /// to its end.
     pub(super) async fn run(
         context: FileContext,
         begin: Begin,
@@ -244,8 +245,9 @@ impl Reader {
         self.records.send_text(file, gzip, left > 0).await
     }
 
-    /// Yields, so that the consumer on this thread takes the batch while it is in the cache, and other files get a turn. If the
-    /// reader keeps up with the writer, it sleeps briefly, so that the next read finds several lines.
+    /// Yields, so that the consumer on this thread takes the batch while it is in the cache, and other files get a turn. With
+    /// `rate_max`, first waits to keep the rate below it. If the reader keeps up with a busy writer, it naps (`pace.rs`), so that
+    /// the next read finds several lines.
     async fn yield_turn(&mut self) {
         let rate = self.context.common.options.rate_max;
         if rate > 0 {
@@ -266,14 +268,15 @@ impl Reader {
     /// Waits, at the end of the file, until there may be a whole record. Returns true if the reader is done with the file.
     ///
     /// The kernel reports the next write, so waiting costs nothing. The reader ends once no path that matches leads to the file
-    /// and the file was not written for `rotate_wait`. If the file grows later under a rotated name, a scan finds it again.
+    /// and the file was not written for `rotate_wait`. If the file grows later under a name that log rotation gave it
+    /// (`app.log.1`), a scan finds it again.
     async fn wait_at_end(&mut self) -> bool {
         self.context.tracked.read.notify_one();
         let rotated = self.context.tracked.state().rotated;
         let last_read = self.records.pace.last_read;
         let since = match self.gzip {
-            // The reader ends even if the path matches: a compressed file that is not being written is complete, and other readers
-            // wait for the permit.
+            // The reader ends even if the path matches: a compressed file that is not being written is complete, and other
+            // readers wait for the permit to decompress that this reader holds.
             Some(_) => Some(self.file.written_at().unwrap_or(last_read)),
             None => rotated
                 .or(self.has_to_be_done().then_some(last_read))
@@ -308,7 +311,7 @@ impl Reader {
         false
     }
 
-    /// Waits for the alarm, a receipt, the stop signal, or the time `until`.
+    /// Waits for the alarm (the kernel has reported a write), a receipt, the stop signal, or the time `until`.
     async fn wait(&mut self, until: Option<Instant>) {
         let deadline = until.unwrap_or_else(Instant::now).into();
         let woken = tokio::select! {
@@ -433,8 +436,8 @@ impl Reader {
         Ok(is_open)
     }
 
-    /// Reports that the file cannot be read, and waits. Returns true if the reader should end. The next scan
-    /// then starts another one.
+    /// Reports that the file cannot be read, and waits. Returns true if the reader should end. The next scan then starts another
+    /// reader.
     async fn report_failure(&mut self, error: &io::Error) -> bool {
         let text = format!("cannot read {}: {error}; retrying", self.context.path());
         let reporter = &self.context.source.reporter;
@@ -448,7 +451,7 @@ impl Reader {
     }
 
     /// Whether the file is a copy of a file that was truncated. If so, continues at the offset up to which the original was read.
-    /// Returns true also if the source stops before this is known.
+    /// Also returns true if the source stops before this is known.
     async fn is_copy(&mut self, len: u64) -> io::Result<bool> {
         let Some(file) = self.file.get() else {
             return Ok(false);

@@ -1,10 +1,10 @@
-//! Turns the bytes of one file into batches, and tracks how far those were sent and settled.
+//! Turns the bytes of one file into batches, and tracks how far these batches were sent and settled.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each batch moves the position to the end of its records. A position never points into a record, except between the pieces of a
-//! long line that is split.
+//! long line that is split. A mark is an offset with a checksum of the bytes before it (`identity.rs`).
 
 use std::{fs, io, sync::Arc, time::Duration};
 
@@ -45,7 +45,8 @@ pub(super) enum Step {
 /// The records of one file.
 pub(super) struct Records {
     common: Arc<SourceState>,
-    /// Whether the source runs with `--once`. The last batch then asks consumers to settle it early, because the reader waits.
+    /// Whether the source runs with `--once`. The last batch then asks consumers to settle it early, because the reader waits
+    /// until the batch is settled.
     once: bool,
     pub position: Position,
     pub decoder: Decoder,
@@ -169,8 +170,9 @@ impl Records {
         self.skip(file, mark).await
     }
 
-    /// Announces the file: sends the position at which reading begins to a durable channel, in a batch without records. Otherwise,
-    /// after a crash before the first lines are sent, the next run would begin at the new end of the file and lose these lines.
+    /// Announces the file to a durable channel: sends it the position at which reading begins, in a batch without records.
+    /// Without the announcement, lines could be lost: if the source crashed before it sent the first lines, the next run would
+    /// begin at the new end of the file.
     pub(super) async fn announce(&self, context: &mut FileContext) {
         let signal = &self.common.signal;
         let Some(file) = self.position.id().filter(|_| self.common.durable) else {
@@ -190,8 +192,8 @@ impl Records {
         }
     }
 
-    /// Goes back to the settled mark, or to a later offset if a durable channel has it, because a batch was dropped. `file` is
-    /// None if the file is compressed.
+    /// Goes back because a batch was dropped: to the settled mark, or to a later offset up to which a durable channel has kept
+    /// the file. `file` is None if the file is compressed.
     pub(super) async fn go_back(&mut self, context: &mut FileContext, file: Option<&fs::File>) {
         let _ = self.position.land().await;
         let mut mark = self.position.settled();
@@ -211,8 +213,9 @@ impl Records {
         self.position.publish();
     }
 
-    /// Starts over at the first byte, because the inode holds another content. First waits for the receipts of the old content.
-    /// If a part of the old content was not settled, returns the offsets at which that part begins and ends as an error.
+    /// Starts over at the first byte, because the inode holds another content. First waits for the receipts (the answers of the
+    /// channel) of the old content. If a part of the old content was not settled, returns the offsets at which that part begins
+    /// and ends as an error.
     pub(super) async fn begin_anew(&mut self) -> Result<(), (u64, u64)> {
         let sent = self.position.next().offset;
         let landed = self.position.land().await;

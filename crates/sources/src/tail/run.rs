@@ -148,7 +148,8 @@ impl Run {
                 () = at(self.store.at()) => self.store().await,
             }
         }
-        // Even after a failure, waits until the readers have ended. Each waits for the receipts of the batches that it has sent.
+        // Even after a failure, waits until the readers have ended. Each reader waits for the receipts (the answers of the
+        // channel) of the batches that it has sent.
         self.stopper.stop();
         while !self.files.is_empty() {
             tokio::select! {
@@ -161,8 +162,9 @@ impl Run {
         outcome
     }
 
-    /// Writes the positions. If the source sends to a durable channel, a restart takes the offsets from the channel. From this
-    /// file it then needs only the marks, which reveal files that were truncated in the meantime.
+    /// Writes the positions. If the source sends to a durable channel, a restart takes the offsets from the channel. From the
+    /// stored positions it then needs only the marks (checksums of the bytes before the offsets), which reveal files that were
+    /// truncated in the meantime.
     async fn store(&mut self) {
         if !self.store.begin(&self.common.signal) {
             return;

@@ -1,7 +1,7 @@
 //! Scans the directories for files that the patterns match.
 //!
 //! A scan also finds files whose name begins with a matching name (`app.log.1` for `*.log`). These may be renamed files whose
-//! rest must be read. It enters only directories that may contain matching files. It follows symbolic links, and enters each
+//! rest must be read. A scan enters only directories that may contain matching files. It follows symbolic links, and enters each
 //! directory once.
 
 use std::{
@@ -49,7 +49,7 @@ struct Pattern {
 pub(super) struct FoundFile {
     pub path: PathBuf,
     pub stat: Stat,
-    /// Whether its name matches. Otherwise its name only begins with a matching one.
+    /// Whether the patterns match the path. If they do not, the name of the file begins with a matching name.
     pub matches: bool,
 }
 
@@ -99,7 +99,8 @@ impl Pattern {
         let mut levels = Vec::new();
         let mut deep = false;
         for part in &parts[fixed..directories] {
-            // Braces may contain slashes and span levels. Below such a part, any directory may lead to a match.
+            // A part with `**` spans several levels, and so does a part that begins or ends within braces, because the braces
+            // contain a slash. From this level on, any directory may lead to a match.
             if part.contains("**") || part.matches('{').count() != part.matches('}').count() {
                 deep = true;
                 break;
@@ -158,7 +159,7 @@ impl Patterns {
         self.included.is_match(path) && !self.excludes(path)
     }
 
-    /// The matching paths that `path` may have had before log rotation added a suffix to it. The longest comes first.
+    /// The matching paths that the file at `path` may have had before log rotation added a suffix. The longest path comes first.
     pub(super) fn originals<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let name = path.file_name().unwrap_or_default().as_bytes();
         let cuts = (1..name.len())

@@ -39,7 +39,7 @@ pub(super) enum Rejection {
 }
 
 impl Sender {
-    /// Sends the records of the file at `path`, which are encoded as `encoding`.
+    /// Makes a sender for the file at `path`. The records that it sends are encoded as `encoding`.
     pub(super) fn new(
         path: &std::path::Path,
         encoding: Encoding,
@@ -75,7 +75,8 @@ impl Sender {
         self.send(origin, Bytes::new(), 0, false).await
     }
 
-    /// Rejects `pieces` of the bytes at `origin`. Returns false if a piece was dropped, so that all have to be rejected again.
+    /// Rejects `pieces`, which were made from the bytes at `origin`. Returns false if a consumer dropped one of them: all pieces
+    /// then have to be rejected again.
     pub(super) async fn reject(&self, origin: FileOrigin, pieces: &[Rejected]) -> bool {
         let from = self.batch(origin, Bytes::new(), 0);
         let too_long = format!("a record is longer than line_max ({})", self.line_max);

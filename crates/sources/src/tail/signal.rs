@@ -25,7 +25,8 @@ impl StoreSignal {
         self.moved.notify_one();
     }
 
-    /// Makes the next store urgent: a file has no stored mark, or was truncated.
+    /// Makes the next store urgent, because a file was truncated, or has no stored mark (a checksum by which copies are
+    /// recognized).
     pub(super) fn set_urgent(&self) {
         self.urgent.store(true, Ordering::Relaxed);
     }
@@ -50,8 +51,8 @@ impl StoreSignal {
         self.moved();
     }
 
-    /// Whether an announcement is outstanding. If the first positions of the source were stored now, the next run would take that
-    /// file for one that appeared after the first start, and read it from its beginning.
+    /// Whether an announcement is outstanding. The first positions of the source must not be stored then: the next run would take
+    /// the file of the announcement for one that appeared after the first start, and read it from its beginning.
     pub(super) fn is_announcing(&self) -> bool {
         self.announcing.load(Ordering::Relaxed) > 0
     }

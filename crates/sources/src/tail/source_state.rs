@@ -10,7 +10,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::{ends::Ends, heads::Heads, options::Options, signal::StoreSignal, watch::Alarms};
 
-/// The largest number of files of a source that are decompressed at a time. Each holds a part of its text in memory.
+/// The largest number of files of a source that are decompressed at a time. A part of the text of each of these files is in
+/// memory.
 const INFLATED_AT_ONCE: usize = 4;
 
 /// State that the readers of a source share with `run.rs`.

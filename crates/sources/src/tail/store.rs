@@ -63,7 +63,7 @@ impl Store {
         self.at
     }
 
-    /// Notes that a position has moved. `urgent`: it must be stored before a copy of its file can be recognized.
+    /// Notes that a position has moved. `urgent`: a copy of the file can be recognized only once the position is stored.
     pub(super) fn moved(&mut self, urgent: bool) {
         let now = Instant::now();
         let at = match self.durable && self.exists {

@@ -107,8 +107,8 @@ impl Tracked {
     }
 
     /// Whether this file may be the original of the compressed file at `to`, whose text has the head `head`. The compressed file
-    /// then has to wait: the rest of its text is still being read from this file, or was truncated in this file without its
-    /// reader having noticed.
+    /// then has to wait: the rest of its text is still being read from this file. Or this file was truncated, and its reader has
+    /// not noticed that yet.
     pub(super) fn is_source_of(&self, head: u64, to: &Path) -> bool {
         let (path, last) = {
             let state = self.state();
@@ -123,7 +123,7 @@ impl Tracked {
         };
         let mut name = path.clone().into_os_string();
         name.push(".gz");
-        // The scan may have seen the file just before it was renamed or truncated.
+        // The scan may have seen this file just before the file was renamed or truncated.
         name == to || !self.is_as_read(&path, last).unwrap_or(false)
     }
 

@@ -12,7 +12,7 @@ use super::{SETTLED, WATCH, line, lines, within};
 
 /// A channel for [`ChannelCase::check`].
 pub struct ChannelCase<'c> {
-    /// Opens an empty channel with one consumer. Each call opens a new one.
+    /// Opens an empty channel with one consumer. Each call opens a new channel.
     pub open: &'c dyn Fn() -> (Arc<dyn Channel>, Box<dyn Reader>),
 }
 

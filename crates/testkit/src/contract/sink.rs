@@ -44,7 +44,7 @@ pub struct SinkCase<'c> {
     pub arrived: Option<Arrived>,
     /// The sink's directory for state. Each check uses its own subdirectory.
     pub directory: &'c Path,
-    /// A batch of one record that the sink rejects, if it rejects any.
+    /// A batch of one record that the sink must reject; `None` for a sink that rejects no records.
     pub misfit: Option<Batch>,
 }
 
@@ -188,7 +188,7 @@ struct Feeder(Arc<Mutex<FeederState>>);
 
 #[derive(Default)]
 struct FeederState {
-    /// The name of the check. Its lines begin with it.
+    /// The name of the check. The lines of the check begin with its name.
     check: &'static str,
     /// The id of a durable channel; `None` for memory.
     channel: Option<u128>,

@@ -235,7 +235,7 @@ impl Node {
 /// Whether the source acknowledges all of the peer's input.
 async fn answers(peer: &Peer) -> bool {
     let (peer, (sender, answered)) = (peer.clone(), oneshot::channel());
-    // Runs on a separate thread, because a peer that gets no answer would block a thread of the runtime.
+    // The peer runs on a separate thread, because a peer that gets no answer would block a thread of the runtime.
     thread::spawn(move || sender.send(peer()));
     answered.await.unwrap_or_else(|_| panic!("the peer died"))
 }
@@ -267,7 +267,7 @@ struct KeeperState {
 
 impl Keeper {
     fn state(&self) -> MutexGuard<'_, KeeperState> {
-        // Some checks let a run panic, which may poison the lock.
+        // Some checks make a run panic, which may poison the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

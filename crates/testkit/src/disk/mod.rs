@@ -50,7 +50,7 @@ pub enum Call {
     Read,
 }
 
-/// The simulated disk. Clones share it.
+/// The simulated disk. Clones share the same content.
 #[derive(Clone)]
 pub struct SimulatedDisk(Arc<Mutex<Volume>>);
 

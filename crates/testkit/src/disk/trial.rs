@@ -227,7 +227,8 @@ impl Trial {
         }
     }
 
-    /// Opens a damaged state. Opening must fail, or find a number that was stored. With `is_harmless`, it must find the last one.
+    /// Opens a damaged state. Opening must fail, or find a number that was stored. With `is_harmless`, opening must succeed and
+    /// find the last number.
     fn check_damaged<S: DurableState>(
         self,
         disk: &SimulatedDisk,

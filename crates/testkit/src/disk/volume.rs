@@ -143,7 +143,8 @@ impl Volume {
         Ok(false)
     }
 
-    /// [`Volume::begin`] for an atomic call. If the crash happens during the call, it takes effect completely (`Ok`) or not at all.
+    /// [`Volume::begin`] for an atomic call. If the crash happens during the call, the call takes effect completely (`Ok`) or not
+    /// at all.
     fn begin_whole(&mut self, call: Call) -> io::Result<()> {
         match self.begin(call)? {
             false => Ok(()),
@@ -281,7 +282,7 @@ impl Volume {
         Ok(self.inodes[inode].read(buffer, bytes, place(offset)))
     }
 
-    /// The bytes that all files take together, without `except`.
+    /// The bytes that all files take together, without those of the file `except`.
     fn taken(&self, except: Option<usize>) -> u64 {
         let mut named: Vec<usize> = self
             .names

@@ -18,8 +18,8 @@ use super::{
 /// The id of a cluster: any 16 bytes in base64.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
 
-/// The properties of every broker. It is the only one of its cluster. A killed broker can register again after 3 s (with a shorter
-/// timeout, a busy machine would miss heartbeats). An open transaction is aborted within a second after its timeout.
+/// The properties of every broker. Each broker is the only one of its cluster. A killed broker can register again after 3 s (with
+/// a shorter timeout, a busy machine would miss heartbeats). An open transaction is aborted within a second after its timeout.
 const PROPERTIES: &str = "\
 process.roles=broker,controller
 node.id=1
@@ -131,8 +131,8 @@ impl Broker {
         self.server.restart();
     }
 
-    /// Waits until the broker answers. It accepts connections long before that, but may close them, and then kcat exits: it has
-    /// no other broker.
+    /// Waits until the broker answers. The broker accepts connections long before that, but may close them. Then kcat exits,
+    /// because it has no other broker.
     ///
     /// # Panics
     /// If it does not answer.

@@ -48,7 +48,7 @@ impl Server {
         Self::start_at(name, log, address, command)
     }
 
-    /// Like `start`, with an address that is not on the loopback interface.
+    /// Like `start`, with an address that need not be on the loopback interface.
     ///
     /// # Panics
     /// As [`Server::start`].
@@ -231,7 +231,7 @@ pub fn free_port() -> u16 {
 /// # Panics
 /// If it is missing. A test whose peer is missing fails and says how to install it.
 pub fn installed(path: &str) -> PathBuf {
-    // Read at run time, because a build cache shared by several clones may contain code compiled in another one.
+    // Read at run time, because a build cache that several clones share may contain code that was compiled in another clone.
     let here = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| "crates/testkit".into());
     let path = Path::new(&here).join("../../target/clients").join(path);
     assert!(

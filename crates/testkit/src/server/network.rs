@@ -9,7 +9,8 @@ use std::{
 
 /// The number of networks that this process has created.
 static MADE: AtomicU32 = AtomicU32::new(0);
-/// The block for benchmarks of networks (RFC 2544), which no host uses. Each network takes four addresses.
+/// The block of addresses for benchmarks of networks (RFC 2544). No host uses these addresses. Each network takes four
+/// addresses.
 const BLOCK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 const NETWORKS: u32 = 1 << 15;
 

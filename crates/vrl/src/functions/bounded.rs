@@ -1,8 +1,8 @@
 //! Replacements and checks for functions whose originals use unlimited stack or memory, so that one record could crash the process.
 //!
 //! Decompression, replacements and dynamic paths are implemented here, with limits. Parsers that recurse into nested texts are
-//! kept, but the nesting of their argument is checked first. The check evaluates the argument, and the original evaluates it a
-//! second time. So the argument must be a path, a variable or a literal, for which the second evaluation has no side effect.
+//! kept, but the nesting of their argument is checked first. The check evaluates the argument, and the original function evaluates
+//! it a second time. So the argument must be a path, a variable or a literal: evaluating it twice has no side effect.
 
 use std::{io::Read, ops::Range};
 
@@ -249,7 +249,7 @@ fn grouped(
 /// Checks the argument of a function before the original runs. Returns `false` if the text nests too deep.
 pub(super) type Check = fn(&[u8]) -> bool;
 
-/// Returns the check of a function, or `None` if it needs none.
+/// Returns the check of a function, or `None` if the function needs no check.
 pub(super) fn check_of(name: &str) -> Option<Check> {
     match name {
         "parse_xml" => Some(is_shallow_xml),
@@ -258,7 +258,8 @@ pub(super) fn check_of(name: &str) -> Option<Check> {
     }
 }
 
-/// Puts the check before the original. Returns `None` if the argument is not a path, a variable or a literal.
+/// Returns an expression that runs the check and then the original function `inner`. Returns `None` if the argument is not a path,
+/// a variable or a literal.
 pub(super) fn guard(
     inner: Box<dyn Expression>,
     arguments: &ArgumentList,

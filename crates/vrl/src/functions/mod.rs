@@ -1,5 +1,5 @@
-//! The functions of VRL: those that are used unchanged, those that this crate makes repeatable or bounded, and those that it
-//! refuses.
+//! The functions of VRL. Some are used unchanged. Some are made repeatable (a record that is read again gets the same values) or
+//! bounded (in stack and memory). The others are refused.
 
 mod bounded;
 mod refused;
@@ -24,14 +24,14 @@ use vrl::{
 /// Properties of the function calls in a program, which are found while it is compiled.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    /// Whether the program calls `unnest`, which reads the root without naming it.
+    /// Whether the program calls `unnest`, which reads the whole record although no path in the program names it.
     pub unnests: AtomicBool,
-    /// Whether the program draws random values.
+    /// Whether the program generates random values.
     pub draws: AtomicBool,
 }
 
-/// Returns all functions that the compiler knows, including those whose use is an error. During compilation, the calls in a program
-/// are noted in `calls`.
+/// Returns all functions that the compiler knows, including those whose use is an error. When a program is compiled with these
+/// functions, the properties of its calls are stored in `calls`.
 pub(crate) fn all(calls: &Arc<Calls>) -> Vec<Box<dyn Function>> {
     let mut all: Vec<Box<dyn Function>> = stdlib::all()
         .into_iter()
@@ -68,7 +68,7 @@ fn treat(original: Box<dyn Function>, calls: &Arc<Calls>) -> Box<dyn Function> {
 /// How a function of the crate `vrl` is changed.
 #[derive(Debug)]
 enum Treatment {
-    /// It is not changed, but the call is noted.
+    /// It is not changed, but `Calls::unnests` is set.
     Unnest(Arc<Calls>),
     /// Its implementation is replaced; its compile-time checks and types are kept.
     Replace(&'static replaced::Replacement, Arc<Calls>),

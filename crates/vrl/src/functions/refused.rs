@@ -96,7 +96,7 @@ const PROTO: &[Parameter] = &[
     any("allow_lossy_string_coercion"),
 ];
 
-/// Functions that only Vector has, and functions of the crate `vrl` whose features are disabled here.
+/// Functions that only Vector has, and functions of the crate `vrl` whose Cargo features are disabled in this build.
 pub(super) const ABSENT: &[Absent] = &[
     absent("get_env_var", ENVIRONMENT, &[any("name")]),
     absent(

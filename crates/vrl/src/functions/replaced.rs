@@ -118,7 +118,7 @@ pub(super) fn of(name: &str) -> Option<&'static Replacement> {
 }
 
 impl Replacement {
-    /// Whether the function draws random values.
+    /// Whether the function generates random values.
     pub(super) fn draws(&self) -> bool {
         self.name.starts_with("random_") || self.name.starts_with("uuid_")
     }

@@ -1,5 +1,5 @@
-//! `parse_syslog`. If a message has no year, the original takes it from the clock. This version takes it from the receive time of
-//! the batch.
+//! `parse_syslog`. If a message has no year, the original function takes the year from the clock. This version takes it from the
+//! receive time of the batch.
 
 use chrono::{DateTime, Datelike, Utc};
 use syslog_loose::{Message, ProcId, Protocol, Variant, parse_message_with_year_exact_tz};
@@ -10,7 +10,7 @@ use vrl::{
 
 use super::repeatable::now;
 
-/// Parses the first argument, with the same result as the original except for that year.
+/// Parses the first argument. Apart from the year, the result is that of the original function.
 pub(super) fn parse(arguments: &[Option<Value>], context: &mut Context<'_>) -> Resolved {
     let Value::Timestamp(received) = now(&[], context)? else {
         return Err("there is no record".into());

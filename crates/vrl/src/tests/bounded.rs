@@ -86,7 +86,7 @@ fn texts_that_nest_too_deep_are_errors() {
     assert!(why.contains("nest deeper than 128"), "{why}");
     let empty = "s = to_string(.w) ?? \".\"\n.x = unflatten!({\"a\": 1}, separator: s)";
     assert!(failure(empty, b"").contains("must not be empty"));
-    // Shallow texts are parsed. The brackets in comments and CDATA of this one do not count.
+    // Shallow texts are parsed. In this text, the brackets in the comment and in CDATA do not count.
     let xml = r#"{"v":"<a b='1'><!-- <x><x> --><![CDATA[<y><y>]]><c/><d>1</d></a>"}"#;
     assert!(changed(".v = parse_xml!(.v)", xml).is_some());
     let errors =

@@ -85,8 +85,8 @@ fn examples_give_the_same_result_by_projection_and_on_the_full_tree() {
             continue;
         }
         for example in function.examples() {
-            // The example unchanged; its result in a field; its result as the record; and its result after a change of other
-            // fields.
+            // The example unchanged; its result in a field; its result as the record; its result in a field, with the error in a
+            // variable; and its result and error in fields, with changes of other fields around them.
             let source = example.source;
             let all = [
                 source.to_owned(),

@@ -69,7 +69,7 @@ fn untouched_fields_keep_their_bytes() {
     // Reading a field does not change it.
     let (outcome, ..) = run("x = .above; y = .ext; z = .", &batch);
     assert_eq!(outcome, Outcome::Unchanged);
-    // Of repeated keys the first one is read, and an assignment replaces both.
+    // If a key occurs twice, the first field is read, and an assignment replaces both.
     let (_, out, _) = run(".twice = int!(.twice) + 10", &batch);
     assert_eq!(field(&out, "twice"), Some(&b"\x0b"[..]));
     assert_eq!(out[11], 0x87);

@@ -8,7 +8,7 @@ use crate::{
     rig::{RECEIVED, changed, compile, one, records},
 };
 
-/// Draws random values for a record, which is given as JSON.
+/// Generates random values for a record, which is given as JSON.
 fn drawn(json: &str) -> Vec<String> {
     drawn_from(&one(json))
 }
@@ -48,7 +48,7 @@ fn random_values_depend_on_the_record_its_tag_and_its_times() {
     }
     let other = drawn(r#"{"z":1}"#);
     assert_ne!(first[0], other[1]);
-    // Each call draws a new value.
+    // Each call generates a new value.
     assert_ne!(first[0][5..], first[5][5..]);
 }
 

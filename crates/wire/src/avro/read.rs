@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
     pub fn block(&mut self) -> Result<u64, ReadError> {
         let count = self.long()?;
         if count < 0 {
-            // The size of the block is only for readers that skip it.
+            // Only a reader that skips the whole block needs its size.
             self.length()?;
         }
         Ok(count.unsigned_abs())

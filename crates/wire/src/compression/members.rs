@@ -2,7 +2,7 @@
 //! any member or frame is a complete stream, which `zcat` and `zstdcat` can read.
 //!
 //! Members are independent, so one compressor serves thousands of files and keeps no state between two members. The
-//! same parts always give the same member, because a member contains no timestamp.
+//! same input always gives the same member, because a member contains no timestamp.
 
 use std::io::{self, Write as _};
 

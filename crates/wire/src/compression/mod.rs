@@ -1,7 +1,8 @@
 //! gzip and zstd for payloads of the forward protocol and for outputs.
 //!
 //! [`Inflater`] decompresses into a buffer that the caller enlarges. So the caller limits the output, and no size in a header
-//! causes an allocation. [`compress`] writes one member or frame for the wire, [`Members`] a sequence of them for files.
+//! causes an allocation. [`compress`] writes one gzip member or zstd frame that is sent to a peer. [`Members`] writes a
+//! sequence of members or frames that is stored in a file.
 
 mod members;
 #[cfg(test)]
@@ -18,8 +19,8 @@ use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 const GZIP_LEVEL: u32 = 1;
 /// Level of zstd on the wire.
 const ZSTD_LEVEL: i32 = 1;
-/// The largest accepted window of a zstd frame, as a power of two: 16 MiB, enough for every level below 20 (`--ultra`).
-/// It bounds the memory of a decoder.
+/// The largest accepted window of a zstd frame, as a power of two: 16 MiB, enough for every level below 20. (Higher levels
+/// need `zstd --ultra`.) The limit bounds the memory of a decoder.
 const ZSTD_WINDOW_LOG_MAX: u32 = 24;
 /// Window of deflate, as a power of two: the largest one.
 const GZIP_WINDOW_BITS: u8 = 15;
@@ -47,7 +48,7 @@ pub enum InflateError {
 /// The progress of [`Inflater::inflate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inflated {
-    /// The input is complete.
+    /// The whole input is decompressed.
     Done,
     /// The output is full: take its content or enlarge it, then continue. The caller enforces the limit.
     Full,

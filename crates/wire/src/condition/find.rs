@@ -94,7 +94,7 @@ impl Finder {
         walked.map(|(_, end)| end)
     }
 
-    /// Calls [`Finder::find`] for a value that need not be a map; in any other value it finds no field.
+    /// Calls [`Finder::find`] for a value of any type. In a value that is not a map, no field is found.
     #[inline(never)]
     fn find_below(&mut self, body: &[u8], at: usize, found: &mut [usize]) {
         self.find(body, at, found);

@@ -6,7 +6,7 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Any byte, also one that is not UTF-8.
+/// Any number of any bytes, even if they are not UTF-8.
 const ANY: &str = "(?s-u:.)*";
 /// One character, or one byte that is not UTF-8.
 const ONE: &str = "(?:(?s:.)|(?s-u:.))";

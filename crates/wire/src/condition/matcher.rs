@@ -32,7 +32,7 @@ pub struct Matcher {
     /// every record.
     live: Vec<(usize, bool)>,
     finder: Option<Finder>,
-    /// The offsets of the fields in the current record.
+    /// The offsets of the fields in the current record. Each field has a slot: its index in this list.
     found: Vec<usize>,
     /// The slot of the field `message`, the only field of a line; [`MISSING`] if no condition tests it.
     message: usize,
@@ -166,8 +166,8 @@ impl Matcher {
         }
     }
 
-    /// Calls `each` for every record of a batch, in order: with its range in the body, the record, and the index of the
-    /// first condition that matches it.
+    /// Calls `each` for every record of a batch, in order. The arguments are the range of the record in the body, the
+    /// record, and the index of the first condition that matches the record.
     pub fn each(
         &mut self,
         batch: &Batch,

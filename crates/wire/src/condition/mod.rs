@@ -13,7 +13,7 @@
 //! All tests of a map must pass. Texts are compared with texts, and numbers with numbers by their exact values, whether
 //! they are integers or floats. A field of another type fails the test. A missing field fails every test except
 //! `exists: false`; `not` inverts the result, so a missing field passes `{ not: 0 }`. `null` matches only an existing
-//! field that is null. If a key is repeated, its first occurrence counts. A line is the record `{"message": line}`.
+//! field that is null. If a key is repeated, its first occurrence counts. A line is tested as `{"message": line}`.
 //!
 //! - [`Where`]: the option, as components read it. An error points to the name or value that is wrong.
 //! - [`Matcher`]: several conditions, compiled. One walk over a record finds the fields of all conditions, and skips all

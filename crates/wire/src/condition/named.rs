@@ -1,8 +1,8 @@
 //! Finds named fields of a map in one walk over its bytes.
 //!
 //! Adjacent records mostly have the same keys in the same order. So the last key at each index of the map is cached,
-//! with its length and the wanted name that it equals. If a key equals the cached one, it costs one comparison of 16
-//! bytes, and the CPU speculates ahead to the value. Any other key is compared with all names.
+//! with its length and the wanted name that it equals. To recognize a key that equals the cached one takes one comparison
+//! of 16 bytes, and the CPU speculates ahead to the value. Any other key is compared with all names.
 
 use crate::msgpack::{Reader, skip};
 
@@ -21,7 +21,7 @@ struct Key {
     mask: u128,
     /// The length of the encoded str; 0 if no key is cached.
     size: usize,
-    /// The index of the name that it equals, or [`UNNAMED`].
+    /// The index of the name that the key equals, or [`UNNAMED`].
     name: usize,
 }
 
@@ -71,7 +71,8 @@ impl Named {
         }
     }
 
-    /// Walks over the map at `at` and calls `found` for each pair with one of the names, in order, duplicates included.
+    /// Walks over the map at `at` and calls `found`, in order, for each pair whose key is one of the names. If a key is
+    /// repeated, `found` is called for each of its pairs.
     /// Returns the number of pairs and the offset after the map; `None` if there is no complete map at `at`.
     #[inline(always)]
     pub(crate) fn walk(

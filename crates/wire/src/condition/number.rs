@@ -35,8 +35,8 @@ impl Number {
 }
 
 /// Compares an integer of at most 65 bits with a float: first with the whole part of the float, then with its fraction.
-/// The conversion of the whole part to `i128` is exact. Far beyond 65 bits it saturates, which does not change the
-/// order.
+/// The conversion of the whole part to `i128` is exact. For floats far beyond 65 bits it saturates, which does not
+/// change the order.
 fn mixed(integer: i128, float: f64) -> Option<Ordering> {
     if float.is_nan() {
         return None;
@@ -64,7 +64,7 @@ mod tests {
             (Integer(-1), Float(-1.5), Some(Greater)),
             (Integer(0), Float(-0.0), Some(Equal)),
             (Integer(0), Float(-0.25), Some(Greater)),
-            // 2^53 + 1 has no float; rounding would make it equal to 2^53.
+            // No float equals 2^53 + 1; rounding would make it equal to 2^53.
             (
                 Integer(9_007_199_254_740_993),
                 Float(9_007_199_254_740_992.0),

@@ -62,7 +62,7 @@ pub(super) enum Subject {
 }
 
 impl Condition {
-    /// The names of the batch's values that the condition tests, without the tag.
+    /// The names of the batch's values (such as `host`) that the condition tests. The tag is not among them.
     pub fn values(&self) -> Vec<&str> {
         let mut names = Vec::new();
         self.tree.each_test(&mut |subject| {

@@ -1,4 +1,4 @@
-//! Rewrites one record according to the plan of an edit.
+//! Rewrites one record according to the plan of an edit. The plan is a tree of the field names that the edit changes.
 //!
 //! One walk over the record's top-level pairs finds those that the plan names; the bytes between them are copied
 //! unchanged. Nested maps are walked only if the plan names a field in them.
@@ -32,7 +32,8 @@ struct State {
 enum Mode {
     /// All parts.
     Full,
-    /// All parts except renames of fields in this map: a rename has already moved the map.
+    /// All parts except renames of fields in this map. A rename has moved the map here, and renames apply only to fields
+    /// at their original place.
     Moved,
     /// Only `remove` and `keep`: the map is a value of `set`, or an earlier pair has the same key.
     Strip,
@@ -308,7 +309,7 @@ impl State {
         Ok(count)
     }
 
-    /// Writes the field of a node with all changes inside it. Returns the number of pairs written: 0 or 1.
+    /// Writes the field with this index in the plan, with all changes inside it. Returns the number of pairs written: 0 or 1.
     #[inline]
     fn put(
         &mut self,

@@ -20,8 +20,8 @@
 //! line is changed as the record `{"message": line}` and becomes an entry of the packed encoding (MessagePack
 //! `[time, map]`) with the receive time.
 //!
-//! If a template needs a value that is missing, the record is rejected. The recursion is limited by the depth of the
-//! plan, not of the record, and nothing is allocated per record.
+//! If a template needs a value that is missing, the record is rejected. The depth of the changed paths limits the
+//! recursion; the depth of the record does not matter. Nothing is allocated per record.
 
 mod engine;
 mod option;
@@ -52,8 +52,8 @@ use value::Values;
 
 /// Stands for the offset of a field that the record does not have.
 const MISSING: usize = usize::MAX;
-/// The most pairs of one map with keys that an edit names. A [`plan`] has far fewer names per map, so more pairs than
-/// this must repeat keys, and each pair takes memory.
+/// A record is rejected if one of its maps has this many pairs whose keys the edit names. An edit has far fewer names per
+/// map ([`plan`]), so such a map repeats its keys. Without the limit, the memory for these pairs would be unbounded.
 const REPEATS_MAX: usize = 1024;
 
 /// Changes of the fields of a record.
@@ -96,7 +96,7 @@ pub enum Reason {
     /// A template needs a value that is missing.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// A map has too many pairs with the same keys.
+    /// A map has too many pairs whose keys the edit names, so keys are repeated.
     #[error("a map has the changed fields {REPEATS_MAX} times or more")]
     Repeated,
     /// The bytes are not an entry. No valid batch contains such bytes.
@@ -151,8 +151,8 @@ impl Changes {
 }
 
 impl Edit {
-    /// Appends the changed records of a batch to `out` as packed entries, and those that cannot be changed to
-    /// `rejects`. Returns the number of records appended.
+    /// Appends the changed records of a batch to `out` as packed entries. Adds the records that cannot be changed to
+    /// `rejects`. Returns the number of records appended to `out`.
     pub fn apply(&mut self, batch: &Batch, out: &mut Vec<u8>, rejects: &mut Vec<Reject>) -> u32 {
         let shared = Shared::from(batch);
         let begun = self.last.begin(shared);

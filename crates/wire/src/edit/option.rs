@@ -10,7 +10,8 @@ use serde::{
 
 use crate::{record::FieldPath, template::Template};
 
-/// The option `rename`: the fields and their new names, all renamed at once, so two fields can swap their names.
+/// The option `rename`: the fields and their new names. All fields are renamed at once, so two fields can swap their
+/// names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rename {
     /// Pairs of the old and the new path.
@@ -37,8 +38,8 @@ pub enum Setting {
     Integer(u64),
     /// A float.
     Float(f64),
-    /// A text. A text that is only `{.field}` keeps the type of the field; a text that is only `{time:unix}`, or the
-    /// time in another unit, becomes an integer.
+    /// A text. A text that is only `{.field}` keeps the type of the field. A text that is only a Unix time, such as
+    /// `{time:unix}` or `{time:unix_ms}`, becomes an integer.
     Text(Template),
     /// A list.
     List(Vec<Setting>),
@@ -84,7 +85,8 @@ impl<'de> Deserialize<'de> for Set {
     }
 }
 
-/// Reads a map with values of type `T` and keeps its order. The text describes the expected input in errors.
+/// Reads a map with values of type `T` and keeps the order of its pairs. The string describes the expected input in
+/// error messages.
 struct InOrder<T>(&'static str, PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {

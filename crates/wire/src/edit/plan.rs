@@ -5,7 +5,7 @@ use crate::{
     condition::named::Named, msgpack::write_str, option_error::OptionError, record::FieldPath,
 };
 
-/// The most names that an edit can change in one map: sets of names are the bits of a `u64`.
+/// The most names that an edit can change in one map. A set of these names is stored as the bits of a `u64`.
 const NAMES_MAX: usize = 64;
 /// The most parts of a path. It limits the recursion over the plan and, with it, over the maps of a record.
 const PARTS_MAX: usize = 64;
@@ -32,8 +32,8 @@ pub(super) struct Node {
     pub(super) key: Box<[u8]>,
     /// The index of the rename that gives the field another name.
     pub(super) source: Option<usize>,
-    /// The index of the node for the field's new name, if it is in the same map. The field then keeps its place in the
-    /// map.
+    /// The index of the node for the field's new name, if the new name is in the same map. The field then keeps its
+    /// place in the map.
     pub(super) sibling: Option<usize>,
     /// The index of the rename that gives this name to another field, and whether that field is in the same map.
     pub(super) target: Option<(usize, bool)>,
@@ -44,8 +44,8 @@ pub(super) struct Node {
 }
 
 impl Level {
-    /// Whether the edit writes a new field in this map or below it: `set` does, or `rename` moves a field there that
-    /// the record has. `values` has the range of each renamed field.
+    /// Whether the edit writes a new field in this map or below it: `set` writes one, or `rename` moves an existing field
+    /// there. `values` has the range of each renamed field in the record, or [`MISSING`].
     pub(super) fn creates(&self, values: &[(usize, usize)]) -> bool {
         let is_there = |index: &usize| values.get(*index).is_some_and(|(at, _)| *at != MISSING);
         self.sets || self.targets.iter().any(is_there)
@@ -102,7 +102,7 @@ impl Draft {
         self.kept || self.below.iter().any(|(_, below)| below.keeps_something())
     }
 
-    /// Builds the level of the names below this one. If `keeps`, it drops pairs with other names.
+    /// Builds the level of the names below this one. If `keeps` is true, the level drops pairs with other names.
     fn level(&self, keeps: bool) -> Result<Level, OptionError> {
         if self.below.len() > NAMES_MAX {
             return Err(OptionError {

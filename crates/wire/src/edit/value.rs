@@ -20,7 +20,7 @@ pub(super) struct Values {
     values: Box<[Pieces]>,
     /// The encoded values; those that are the same for the whole batch come first.
     encoded: Vec<u8>,
-    /// The length of the values that are the same for the whole batch.
+    /// The length of the part of `encoded` with the values that are the same for the whole batch.
     of_batch: usize,
     /// The range of each value in `encoded`.
     ranges: Box<[Range<usize>]>,
@@ -116,7 +116,7 @@ impl Values {
         &self.encoded
     }
 
-    /// The range of the value with this index in `Values::encoded`.
+    /// Returns the range that the value with this index has in `Values::encoded`.
     pub(super) fn range(&self, index: usize) -> Range<usize> {
         self.ranges.get(index).cloned().unwrap_or_default()
     }

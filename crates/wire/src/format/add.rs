@@ -186,8 +186,8 @@ struct Field {
     name: Box<[u8]>,
     /// The encoded key, such as `"name":` in JSON.
     key: Box<[u8]>,
-    /// For JSON: the bytes before a text that is not in the first field, `,"name":"`, and their number. The number is 0 if
-    /// they do not fit.
+    /// For JSON: the bytes `,"name":"`, which precede a text in any field but the object's first one, and their number. The
+    /// number is 0 if the bytes do not fit.
     text_head: ([u8; TEXT_HEAD_BYTES], usize),
     source: Source,
 }
@@ -197,7 +197,8 @@ enum Source {
     Time,
     Unix(Unix),
     Field(FieldPath, Option<Box<str>>, Missing),
-    /// A text that is constant for a batch: its encoding, or the name of a value that the template needs and that is missing.
+    /// A text that is the same for all records of a batch: its renderer, its encoding for the current batch, and the missing
+    /// value if the template needs one.
     Batch(Box<Renderer>, Vec<u8>, Option<Missing>),
     Text(Box<Renderer>),
 }
@@ -311,7 +312,7 @@ impl Added {
             let Some(field) = self.fields.get(index) else {
                 break;
             };
-            // The most frequent case: one copy of constant size.
+            // The most frequent case: the event time in JSON, written in blocks of constant size.
             if let (Source::Time, Target::Json, true) = (&field.source, self.target, comma)
                 && let (head, length @ 1..) = &field.text_head
             {

@@ -27,7 +27,7 @@ use crate::{
     room::Room,
 };
 
-/// The offset of a field that the current record does not have.
+/// Stands for the offset of a field that the current record does not have.
 const NOWHERE: usize = usize::MAX;
 
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! It appends complete records, in order, and reports each record that it cannot write, with its range in the body. So every
-//! record of a batch is either encoded or rejected. The sink decides when to write and how to handle rejects.
+//! The encoder appends complete records, in order. It reports each record that it cannot write, with the record's range in the
+//! body. So every record of a batch is either encoded or rejected. The sink decides when to write and how to handle rejects.
 
 use std::ops::Range;
 
@@ -191,7 +191,7 @@ impl Encoder {
     }
 
     /// The text that precedes the records of a file, of a stream, or of a message that holds a complete document: the column names of
-    /// csv. Empty for other formats.
+    /// csv, if the option `header` is true. Otherwise empty.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
@@ -208,8 +208,8 @@ impl Encoder {
         }
     }
 
-    /// Appends the records of a batch to `out`, and those that cannot be written to `rejects`. Returns the number of
-    /// records appended. `out` grows to at most about six times the body.
+    /// Appends the records of a batch to `out`. Adds the records that cannot be written to `rejects`. Returns the number of
+    /// records appended to `out`. `out` grows to at most about six times the body.
     pub fn encode(&mut self, batch: &Batch, out: &mut Vec<u8>, rejects: &mut Vec<Reject>) -> u32 {
         if self.passes(batch) {
             out.extend_from_slice(&batch.body);

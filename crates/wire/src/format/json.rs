@@ -86,7 +86,8 @@ impl Key {
 
 /// A [`Front`] (all fields of a record except the last) is not remembered if its MessagePack or its JSON is longer than this.
 const FRONT_BYTES_MAX: usize = 512;
-/// After this many records in a row with another front, the front is learned only once per [`NOW_AND_THEN`] records.
+/// If this many consecutive records have another front than the remembered one, a front is learned only once per
+/// [`NOW_AND_THEN`] records.
 const PATIENCE: u32 = 16;
 const NOW_AND_THEN: u32 = 64;
 
@@ -138,7 +139,7 @@ pub(super) struct Json {
     front: Front,
     /// The JSON before the text of a line: `{"message":`
     line_head: Vec<u8>,
-    /// The bits of the added fields that a line already has.
+    /// The added fields that a line already has, as a bit set: bit n stands for the added field with index n.
     line_seen: u64,
 }
 
@@ -195,8 +196,8 @@ impl Write for Json {
 }
 
 impl Json {
-    /// Writes the `left` remaining fields of a record, which begin at `at`. Returns the offset after them, and the bits of the
-    /// added fields that are among them.
+    /// Writes the `left` remaining fields of a record, which begin at `at`. Returns the offset after them, and the added fields
+    /// that are among them, as a bit set.
     #[inline]
     fn fields(
         &mut self,
@@ -297,7 +298,7 @@ impl Json {
         let mut again = Reader::at(body, at);
         *seen |= match again.bytes() {
             Ok(name) => self.added.named(name),
-            // The text between the quotes has no escapes.
+            // The key is not a text, so it was written as a number, a boolean or null in quotes, without escapes.
             Err(_) => match room.since(before) {
                 [b'"', name @ .., b'"'] => self.added.named(name),
                 _ => 0,

@@ -31,7 +31,7 @@ use crate::{
 pub(super) struct Ltsv {
     added: Added,
     delimiter: Box<[u8]>,
-    /// The bits of the added fields that a line already has.
+    /// The added fields that a line already has, as a bit set: bit n stands for the added field with index n.
     line_seen: u64,
     /// Buffer for the JSON of a value, before it is written.
     scratch: Vec<u8>,

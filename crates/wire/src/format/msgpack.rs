@@ -23,10 +23,10 @@ pub(super) struct Msgpack {
     added: Added,
     /// Buffer for the head of a map with added fields.
     head: Vec<u8>,
-    /// The receive time of the batch, and the bytes that precede the text of each line in the output, which contain this
-    /// time.
+    /// The receive time of the batch, and the bytes that precede the text of each line in the output. These bytes contain
+    /// the time.
     line: (Option<Time>, Vec<u8>),
-    /// The bits of the added fields that a line already has.
+    /// The added fields that a line already has, as a bit set: bit n stands for the added field with index n.
     line_seen: u64,
 }
 

@@ -11,16 +11,16 @@ use crate::{json::InvalidUtf8, record::FieldPath, template::Template};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// One JSON object per line: the record's fields and those of `add`. A line becomes `{"message": line}`.
+    /// One JSON object per line: the record's fields and those of `add`. A record that is a plain line becomes `{"message": line}`.
     #[default]
     Json,
-    /// `label:value` for each field, separated by tabs, and a newline. A line becomes `message:line`.
+    /// `label:value` for each field, separated by tabs, and a newline. A plain line becomes `message:line`.
     Ltsv,
     /// The fields that `columns` names, separated by commas (RFC 4180), and a newline.
     Csv,
-    /// The record's `message` (option `field`) and a newline; a line unchanged.
+    /// The record's field `message` (option `field`) and a newline. A plain line is written unchanged.
     Raw,
-    /// Each record as a MessagePack entry `[time, record]`. A line becomes `{"message": line}`.
+    /// Each record as a MessagePack entry `[time, record]`. The record of a plain line is `{"message": line}`.
     Msgpack,
     /// The text of the option `template`.
     Template,
@@ -36,8 +36,8 @@ pub enum Headers {
     /// The names of the record's fields.
     #[default]
     Own,
-    /// The names of Flume's syslog sources: `Facility` and `Severity` with numbers, and `priority`; the names of the
-    /// record's fields for all others.
+    /// The names that Flume's syslog sources use: `Facility` and `Severity` with numbers, and `priority`. All other headers
+    /// have the names of the record's fields.
     Flume,
 }
 
@@ -69,7 +69,7 @@ impl Options {
     /// The encoder for these options; strftime in templates uses the time zone `zone`.
     ///
     /// # Errors
-    /// [`OptionError`]: an option that the format does not have, or a missing one that it needs.
+    /// [`OptionError`]: an option is set that the format does not have, or an option is missing that the format needs.
     pub fn encoder(&self, zone: &TimeZone) -> Result<Encoder, OptionError> {
         self.check()?;
         Encoder::new(self, zone)

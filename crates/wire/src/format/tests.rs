@@ -79,8 +79,8 @@ fn raw() -> Options {
     }
 }
 
-/// Returns the output, and the reasons of the rejects. Also checks that each record is either encoded or rejected, and that the
-/// output does not depend on how the batch is divided.
+/// Returns the output, and the reasons why records were rejected. Also checks that each record is either encoded or rejected, and
+/// that the output does not depend on how the batch is divided.
 fn encode(options: &Options, batch: &Batch) -> (String, Vec<String>) {
     let (out, rejects) = encode_bytes(options, batch);
     let reasons = rejects.iter().map(|reject| reject.reason.to_string());
@@ -149,7 +149,7 @@ fn the_event_time_is_added_beside_other_fields_unless_it_is_null() {
         ),
         (r#"{"time":null}"#, "{\"a\":1}\n".to_owned()),
         ("{}", "{\"a\":1}\n".to_owned()),
-        // Not added: another field contains the event time, or has its name.
+        // The event time is not added if another added field contains it or has the name `time`.
         (
             r#"{"at":"{time:unix}"}"#,
             "{\"a\":1,\"at\":1700000000}\n".to_owned(),

@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! Short text and small numbers are read here, inlined into the loop of the format; everything else is left to
-//! [`crate::json`].
+//! The code here handles short texts and small numbers, and is inlined into the loop of each format. [`crate::json`]
+//! handles all other values.
 
 use super::Reason;
 use crate::{
@@ -42,7 +42,7 @@ fn long_map(body: &[u8], at: usize) -> Result<(u32, usize), Unfit> {
     Ok((left, reader.position()))
 }
 
-/// Writes a value that is not a short text as JSON; returns the offset after the value.
+/// Writes a value as JSON; returns the offset after the value. The value must not be a short text.
 #[inline]
 pub(super) fn other(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
     let (number, size) = match *body.get(at..).unwrap_or_default() {
@@ -79,8 +79,8 @@ pub(super) trait Plain {
     fn text(room: &mut Room<'_>, text: &[u8]);
 }
 
-/// Writes any value as text: text unchanged, nil as empty, numbers, booleans, maps and arrays as JSON. Returns the
-/// offset after the value. `scratch` is a buffer for JSON before it is written as text.
+/// Writes any value as text: a text as [`Plain::text`] writes it, nothing for nil, and JSON for any other type. Returns
+/// the offset after the value. `scratch` holds the JSON before it is written as text.
 #[inline]
 pub(super) fn plain<P: Plain>(
     room: &mut Room<'_>,

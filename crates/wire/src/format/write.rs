@@ -18,8 +18,8 @@ pub(super) trait Write {
     /// Writes a line.
     fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason>;
 
-    /// Writes the record of the entry at `start` of `body`. `head` has its time and the offset of its map. Returns the
-    /// offset after the entry.
+    /// Writes the record of the entry at `start` of `body`. `head` has the entry's time and the offset of its map. Returns
+    /// the offset after the entry.
     fn packed(
         &mut self,
         room: &mut Room<'_>,

@@ -21,8 +21,8 @@ pub fn write_ack(out: &mut Vec<u8>, chunk: &[u8]) {
     out.extend_from_slice(chunk);
 }
 
-/// Appends the ack for `chunk` in JSON. `chunk` is the MessagePack value to which the decoder converted the sender's
-/// JSON; it is converted back.
+/// Appends the ack for `chunk` in JSON. The decoder has converted the sender's JSON to the MessagePack value `chunk`; this
+/// function converts it back.
 ///
 /// # Errors
 /// [`Unfit`]: never for a value that arrived as JSON.

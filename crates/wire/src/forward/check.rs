@@ -34,7 +34,7 @@ impl Check {
         }
     }
 
-    /// Validates the rest of `bytes`, which are all bytes received so far.
+    /// Validates the bytes that arrived since the previous call. `bytes` are all bytes of the payload received so far.
     ///
     /// # Errors
     /// [`Malformed`]: the bytes after [`Check::whole`] cannot be read.

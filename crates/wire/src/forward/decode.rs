@@ -116,8 +116,8 @@ pub struct Decoder {
     frame_bytes_max: usize,
     /// Whether the connection uses JSON; `None` until the first byte, which decides this, was received.
     json: Option<bool>,
-    /// The number of values of the frame after the announced payload (1 if it has an option map, otherwise 0); `None` if no
-    /// payload was announced.
+    /// The number of values of the frame after the announced payload (1 if the frame has an option map, otherwise 0); `None` if
+    /// no payload was announced.
     behind: Option<u32>,
     /// The state of an incomplete value: the offset of the part to examine next, and the number of values that are still
     /// missing (0 if no value is incomplete).
@@ -168,7 +168,7 @@ impl Decoder {
         self.open == 0 && self.behind.is_none() && self.json == Some(false)
     }
 
-    /// Counts frames of `bytes` bytes that were read without [`Decoder::next`].
+    /// Advances the offset by `bytes`, the length of frames that were read without [`Decoder::next`].
     pub(super) fn pass(&mut self, bytes: usize) {
         if bytes > 0 {
             self.offset += bytes as u64;
@@ -183,7 +183,7 @@ impl Decoder {
     /// [`Refusal`]: close the connection.
     #[inline]
     pub fn next<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
-        // The previous frame is done. Free a large buffer now, so that a peer that then falls silent does not hold it.
+        // The previous frame is done. Free a large buffer now, because the peer may not send another frame for a long time.
         if self.converted.capacity() > CONVERTED_BYTES_KEPT {
             self.converted = Vec::new();
         }
@@ -278,8 +278,8 @@ impl Decoder {
     }
 
     fn next_json<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
-        // The same bytes that the scan and the parser skip as white space (so no form feed). Otherwise the result would depend on
-        // how the reads are divided.
+        // These are the bytes that the scan and the parser skip as white space (a form feed is not one of them). With any other
+        // set, the result would depend on how the reads are divided.
         let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
         if input.iter().all(is_blank) {
             self.scan = json::Scan::new();

@@ -12,9 +12,9 @@
 //! digest(a b c) = SHA-512 of the concatenated bytes of a, b, c, as 128 lower-case hex digits
 //! ```
 //!
-//! Senders write texts as str or bin; both are accepted. Nonce and salts are sent as bin, as in fluentd. No length is
-//! trusted before its bytes have arrived, and digests are compared in constant time. Random numbers, deadlines and keys
-//! are the task of `sources/forward` and `sinks/forward`.
+//! Senders write texts as str or bin; both are accepted. Nonce and salts are sent as bin, as in fluentd. A length
+//! takes no memory before the bytes that it announces have arrived. Digests are compared in constant time. Random numbers,
+//! deadlines and keys are the task of `sources/forward` and `sinks/forward`.
 
 use sha2::{Digest, Sha512};
 use subtle::ConstantTimeEq;
@@ -82,7 +82,7 @@ pub fn digest(parts: &[&[u8]]) -> [u8; DIGEST_CHARS] {
     out
 }
 
-/// Whether a peer sent the expected digest, in constant time.
+/// Whether a peer sent the expected digest. The comparison takes constant time.
 #[must_use]
 pub fn is_digest(sent: &[u8], wanted: &[u8; DIGEST_CHARS]) -> bool {
     sent.ct_eq(wanted).into()

@@ -29,10 +29,10 @@
 //! a batch: the `values` that all its records share, and its receive time. Every receiver accepts the option and ignores it;
 //! lines are sent only to receivers that are configured as Millstreams. Versions up to 2026-11 also sent `floor`, the position
 //! below which they had settled everything. `floor` is ignored: any peer can write it, and only the id and the bytes of a
-//! chunk can prove that the chunk is a repeat.
+//! chunk can prove that the chunk has arrived before.
 //!
-//! No length is trusted before its bytes have arrived. Only the head of an incomplete value is parsed twice. Nothing recurses.
-//! Reading, buffers, gathering and the order of acks are the task of `sources/forward`.
+//! A length takes no memory before the bytes that it announces have arrived. Only the head of an incomplete value is parsed
+//! twice. Nothing recurses. Reading, buffers, gathering and the order of acks are the task of `sources/forward`.
 
 mod ack;
 mod check;
@@ -62,7 +62,7 @@ pub const LINES: i8 = 76;
 /// [`Frame`] when it is complete. The limit is half of a read buffer of 64 KiB: to copy a shorter payload costs less than a
 /// separate batch.
 pub const PAYLOAD_INLINE_MAX: usize = 32 << 10;
-/// The longest tag; an array with a longer one is not a frame. So the head of every payload fits into a read buffer.
+/// The longest tag; an array with a longer tag is not a frame. So the head of every payload fits into a read buffer.
 pub const TAG_BYTES_MAX: usize = 8 << 10;
 /// The longest option map; an array with a longer one is not a frame. Real ones have about 60 bytes.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;

@@ -1,15 +1,15 @@
 //! Runs of similar single messages: the fast loop for clients that send one record per message.
 //!
 //! Such messages differ only after their tag. So the loop does not return a [`Step`](super::Step) per message: it compares the
-//! bytes up to the end of the tag, skips the record and appends the entry. The first message that differs ends the run and is
-//! decoded by [`Decoder::next`].
+//! bytes up to the end of the tag, skips the record and appends the entry. The first message that begins with other bytes ends the
+//! run, and [`Decoder::next`] decodes it.
 
 use super::Decoder;
 use crate::msgpack::{Plain, Reader, is_map, skip};
 
-/// Returns the array marker and the tag of the single message at the start of `input`, as its sender wrote them:
-/// [`Decoder::run`] compares the messages after it with these bytes. `None` if the message has an option map or is not a
-/// single message.
+/// Returns the array marker and the tag of the single message at the start of `input`, as its sender wrote them.
+/// [`Decoder::run`] compares the next messages with these bytes. `None` if the message has an option map. The caller has
+/// checked that `input` begins with a single message.
 pub fn message_head(input: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader::new(input);
     if reader.array_len() != Ok(3) {

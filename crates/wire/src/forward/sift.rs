@@ -45,7 +45,7 @@ pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8
     sifted
 }
 
-/// Appends `pair`, a time and a record, with the time `received` instead of its nil ([`Shape::Timeless`]).
+/// Appends `pair`, which is a nil time (or `[nil, metadata]`) and a record ([`Shape::Timeless`]). The time `received` replaces nil.
 pub fn write_timed(pair: &[u8], received: Time, out: &mut Vec<u8>) {
     let mut reader = Reader::new(pair);
     if reader.peek().is_ok_and(is_array) {

@@ -1,8 +1,9 @@
 //! The protocol of the Linux kernel on `/dev/fuse`: the part that a tree of files needs.
 //!
-//! Hop: [decode] of writes to a mounted directory. Specification: `include/uapi/linux/fuse.h`, major version 7. Numbers are in
-//! native byte order, because both ends run on one machine. One read returns one request, one write sends one answer. Requests
-//! are validated, although they come from the kernel. This module does no I/O and has no state.
+//! In the path of a batch (ARCHITECTURE.md), this module decodes writes to a mounted directory. Specification:
+//! `include/uapi/linux/fuse.h`, major version 7. Numbers are in native byte order, because both ends run on one machine. A node
+//! is a file or a directory. One read returns one request, one write sends one answer. Requests are validated, although they
+//! come from the kernel. This module does no I/O and has no state.
 //!
 //! ```text
 //! request                                        answer

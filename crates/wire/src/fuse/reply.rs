@@ -5,7 +5,7 @@ use super::{MAJOR, MINOR};
 /// The number of bytes before the body of an answer.
 const HEADER_BYTES: usize = 16;
 
-/// The attributes of a node.
+/// The attributes of a node (a file or directory).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The number of the node.
@@ -157,7 +157,7 @@ impl Entries {
         }
     }
 
-    /// Adds an entry. A later request continues after this entry if its offset is `next`. Returns false, and adds nothing, if the
+    /// Adds an entry. A later request whose offset is `next` continues after this entry. Returns false, and adds nothing, if the
     /// entry does not fit.
     ///
     /// ```text

@@ -5,7 +5,7 @@ use super::fields::Fields;
 /// The number of bytes before the body.
 const HEADER_BYTES: usize = 40;
 
-/// The header of a request: the process that made it, and the node that it is about.
+/// The header of a request: the process that made the request, and the node (file or directory) that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Repeated in the answer.

@@ -16,7 +16,7 @@ pub(crate) fn digits(number: i128, buffer: &mut [u8; INTEGER_BYTES]) -> &[u8] {
     buffer.get(start..).unwrap_or_default()
 }
 
-/// Writes the digits at the end of `buffer`; returns where they begin.
+/// Writes the digits at the end of `buffer`; returns the offset of the first digit.
 #[inline(always)]
 pub(crate) fn unsigned_digits(mut rest: u64, buffer: &mut [u8; INTEGER_BYTES]) -> usize {
     let mut start = INTEGER_BYTES;

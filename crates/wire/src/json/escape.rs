@@ -1,7 +1,7 @@
-//! The characters that a JSON string must escape: `"`, `\` and those below space.
+//! The characters that a JSON string must escape: `"`, `\` and all characters below U+0020.
 //!
 //! A block is tested as a whole by a fold that the compiler vectorizes, without `unsafe`. Arithmetic on a word of eight bytes
-//! finds the index of a character.
+//! finds the index of the first such character.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
@@ -14,8 +14,8 @@ fn is_special(byte: u8) -> bool {
 /// Whether all bytes are ASCII and need no escape.
 #[inline(always)]
 pub(super) fn plain<const N: usize>(block: &[u8; N]) -> bool {
-    // No early exit, and one signed comparison for both control characters and non-ASCII bytes, so that the compiler
-    // vectorizes the fold.
+    // So that the compiler vectorizes the fold, it has no early exit, and a single signed comparison finds control characters
+    // and non-ASCII bytes.
     !block.iter().fold(false, |special, &byte| {
         special | ((byte as i8) < 0x20) | (byte == b'"') | (byte == b'\\')
     })
@@ -27,8 +27,8 @@ pub(super) fn plain<const N: usize>(block: &[u8; N]) -> bool {
 pub(super) fn specials(word: u64) -> u64 {
     let quote = word ^ (ONES * b'"' as u64);
     let backslash = word ^ (ONES * b'\\' as u64);
-    // `x - 1` sets the high bit of a zero byte, `x - 32` the high bit of a byte below 32. `& !x` clears the bits that were set
-    // before.
+    // `x - 1` sets the high bit of a zero byte, `x - 32` the high bit of a byte below 32. `& !x` clears the bits that are
+    // already set in `x`.
     let controls = word.wrapping_sub(ONES * 0x20) & !word;
     let quotes = quote.wrapping_sub(ONES) & !quote;
     let backslashes = backslash.wrapping_sub(ONES) & !backslash;
@@ -57,8 +57,8 @@ pub(super) fn clean_prefix(text: &[u8]) -> usize {
     clean + special.unwrap_or(rest.len())
 }
 
-/// The JSON of each byte in a string, starting at the lowest byte of the word. The highest byte of the word is the length of
-/// the JSON. A byte that needs no escape stands for itself.
+/// For each byte, its form in a JSON string: the escape, or the byte itself if it needs no escape. The form begins at the
+/// lowest byte of the word, and the highest byte of the word is the length of the form.
 pub(super) static ESCAPES: [u64; 256] = escapes();
 
 const fn escapes() -> [u64; 256] {

@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Strict RFC 8259, with two exceptions that would otherwise lose complete records because of one byte: bytes in strings that
-//! are not UTF-8 stay unchanged, and a `\u` escape of half a surrogate pair becomes U+FFFD.
+//! The syntax is strictly that of RFC 8259, with two exceptions, so that no complete record is lost because of one byte: in
+//! strings, bytes that are not UTF-8 stay unchanged, and a `\u` escape of half a surrogate pair becomes U+FFFD.
 //!
 //! ```text
 //! null, true, false       nil, true, false
@@ -14,8 +14,9 @@
 //! array, object           array, map: order and duplicate keys are kept
 //! ```
 //!
-//! The header of an object or array is one byte until it ends. If it has more than 15 elements, its content then moves by 2 or
-//! 4 bytes. A byte moves at most once per level of nesting, of which there are at most [`super::DEPTH_MAX`].
+//! While an object or array is read, one byte is reserved for its header. If it turns out to have more than 15 elements, its
+//! header is longer, so its content is moved by 2 or 4 bytes when it ends. A byte moves at most once per level of nesting, of
+//! which there are at most [`super::DEPTH_MAX`].
 
 use super::DEPTH_MAX;
 use crate::msgpack::{write_bool, write_f64, write_int, write_nil, write_uint};
@@ -42,7 +43,8 @@ pub struct JsonError {
 /// Appends the first JSON value of `input` to `out` as MessagePack. After `NeedMore` or an error `out` is unchanged. A number
 /// at the top level that reaches the end of the input counts as complete.
 ///
-/// Every call starts at the beginning: use [`super::Scan`] to find out when a value that arrives in pieces is complete.
+/// Every call starts at the beginning of `input`: use [`super::Scan`] to find out when a value that arrives in pieces is
+/// complete.
 pub fn to_msgpack(input: &[u8], out: &mut Vec<u8>) -> Result<Progress, JsonError> {
     let length = out.len();
     let mut parser = Parser {
@@ -77,8 +79,8 @@ struct OpenContainer {
     header: usize,
     /// Elements or pairs so far.
     count: u32,
-    /// 1 for an object, 0 for an array. As wide as `count`, so that there is no padding and the compiler clears all levels at
-    /// once.
+    /// 1 for an object, 0 for an array. The field is as wide as `count`, so that the struct has no padding and the compiler
+    /// clears all levels at once.
     object: u32,
 }
 
@@ -90,7 +92,7 @@ const TENS: [f64; SHORT_NUMBER] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14,
 ];
 
-/// The current offset in the text, and the output for the text before it.
+/// The state of the parser: the current offset in the text, and the output for the text before that offset.
 pub(super) struct Parser<'a> {
     pub(super) input: &'a [u8],
     pub(super) at: usize,
@@ -130,7 +132,7 @@ impl Parser<'_> {
                 }
                 _ => return Err(self.bad("a value")),
             }
-            // After a value: closes what ends here, or continues with the next element.
+            // After a value: closes the objects and arrays that end here, or continues with the next element.
             loop {
                 let Some(top) = self.top() else { return Ok(()) };
                 match (self.peek()?, top.object == 1) {
@@ -150,7 +152,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Counts an element of the innermost structure and, in an object, reads its key.
+    /// Counts an element of the innermost object or array. In an object, also reads the key of the element.
     fn element(&mut self) -> Result<(), Stop> {
         let at = self.at;
         let Some(top) = self.depth.checked_sub(1).and_then(|d| self.open.get_mut(d)) else {
@@ -198,7 +200,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Writes the header of the innermost structure, whose count is known now.
+    /// Writes the header of the innermost object or array, now that the number of its elements is known.
     fn pop(&mut self, open: OpenContainer) {
         self.depth -= 1;
         let [b3, b2, b1, b0] = open.count.to_be_bytes();
@@ -228,7 +230,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The next byte that is not white space, without consuming it.
+    /// Skips white space. Returns the byte after it without consuming that byte.
     fn peek(&mut self) -> Result<u8, Stop> {
         loop {
             match self.input.get(self.at) {
@@ -322,7 +324,7 @@ impl Parser<'_> {
             return Err(Stop::NeedMore);
         }
         let text = self.input.get(start..self.at).unwrap_or_default();
-        // Cannot fail: only ASCII reaches this.
+        // This cannot fail, because all bytes that were accepted are ASCII.
         let text = std::str::from_utf8(text).unwrap_or_default();
         if integer && text != "-0" {
             if let Ok(number) = text.parse::<u64>() {

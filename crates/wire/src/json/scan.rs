@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! A JSON connection passes its bytes to a [`Scan`] as they arrive; every byte is examined once, however small the pieces
-//! are. The scan does not validate: [`super::to_msgpack`] does once the value is complete.
+//! The reader of a JSON connection passes its bytes to a [`Scan`] as they arrive; every byte is examined once, however small
+//! the pieces are. The scan does not validate the value: [`super::to_msgpack`] does so once the value is complete.
 
 /// Finds the end of one value in a growing input.
 #[derive(Clone, Debug, Default)]
@@ -38,9 +38,9 @@ impl Scan {
     }
 
     /// Returns the number of bytes of `input` up to the end of the value; `None` while the value is incomplete. `input` must
-    /// begin at the same byte as in the previous call and must not be shorter. After it has returned an end, the scan starts
-    /// again at offset 0: remove the value from `input` first. A number or word at the top level ends before the byte that
-    /// follows it.
+    /// begin at the same byte as in the previous call and must not be shorter. After a call that returned an end, the next
+    /// call starts at offset 0, so the caller must first remove the value from `input`. A number or word at the top level
+    /// ends before the byte that follows it.
     pub fn end(&mut self, input: &[u8]) -> Option<usize> {
         while let Some(&byte) = input.get(self.at) {
             let at = self.at;
@@ -100,7 +100,7 @@ impl Scan {
     }
 
     /// Advances to the end of a string or to its next escape; `rest` begins at offset `at`. Returns whether the value ends
-    /// here.
+    /// with the string.
     fn text(&mut self, rest: &[u8], at: usize) -> bool {
         let Some(found) = memchr::memchr2(b'"', b'\\', rest) else {
             self.at = at + rest.len();

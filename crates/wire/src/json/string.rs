@@ -186,8 +186,8 @@ fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
     if flags == 0 {
         return to + 8;
     }
-    // The bytes before the first escape are already stored. Store the bytes after it after the escape: this is complete if none of
-    // them needs an escape.
+    // The bytes before the first byte that needs an escape are already stored. Store the escape, and after it the remaining bytes of
+    // the word. That is all, unless one of the remaining bytes needs an escape, too.
     let before = lowest(flags);
     let from_there = word >> (8 * before);
     let escape = ESCAPES[usize::from(from_there as u8)];

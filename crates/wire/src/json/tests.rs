@@ -12,7 +12,7 @@ fn packed(text: &[u8]) -> Result<(Progress, Vec<u8>), JsonError> {
     Ok((progress, out.split_off(3)))
 }
 
-/// Converts a value that `serde_json` has read to a value of `rmpv`.
+/// Converts a value that `serde_json` has read into a value of `rmpv`.
 fn value(json: &serde_json::Value) -> rmpv::Value {
     use serde_json::Value;
     match json {
@@ -224,7 +224,7 @@ fn every_byte_at_every_place_is_escaped_as_serde_does() {
     for length in 0..40 {
         for place in 0..length {
             for byte in 0..0x80_u8 {
-                // The bytes before and after the text need escapes, but must not affect it.
+                // The bytes before and after the text need escapes, but must not affect the result.
                 let mut bytes = vec![b'"'; length + 2];
                 bytes[1..=length].fill(b'x');
                 bytes[1 + place] = byte;

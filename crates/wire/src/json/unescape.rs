@@ -9,7 +9,7 @@ use super::{
 };
 use crate::msgpack::{write_str, write_str_head};
 
-/// Strings of fewer bytes than this have a head of one byte.
+/// In MessagePack, strings of fewer bytes than this have a head of one byte.
 const SHORT_BYTES: usize = 32;
 
 impl Parser<'_> {
@@ -48,8 +48,9 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Writes the first `length` bytes of `rest` as a string. Copies a block of constant size and drops its end. Returns false
-    /// if the string is longer, or `rest` is shorter than the block. Most strings are this short.
+    /// Writes the first `length` bytes of `rest` as a MessagePack string: copies a block of [`SHORT_BYTES`] bytes, and then
+    /// removes the surplus bytes. Returns `false` and writes nothing if the string does not fit into the block, or if `rest`
+    /// is shorter than the block. Most strings fit.
     #[inline(always)]
     fn short(&mut self, rest: &[u8], length: usize) -> bool {
         let Some(block) = rest.first_chunk::<SHORT_BYTES>() else {
@@ -107,7 +108,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads `\uXXXX`, or two of them that make one character.
+    /// Reads an escape `\uXXXX`, or two such escapes (a surrogate pair) that make one character.
     fn unicode(&mut self) -> Result<(), Stop> {
         let unit = self.hex(self.at + 2)?;
         self.at += 6;

@@ -59,7 +59,7 @@ impl From<ReadError> for Unfit {
 /// Appends the value at offset `at` of `bytes` as JSON text; returns the offset after the value.
 ///
 /// # Errors
-/// [`Unfit`]: then `out` is unchanged.
+/// If JSON cannot represent the value. In that case, `out` is unchanged.
 pub fn write_value(bytes: &[u8], at: usize, out: &mut Vec<u8>) -> Result<usize, Unfit> {
     let mut room = Room::new(out);
     let start = room.position();
@@ -141,7 +141,7 @@ fn nested(
     Ok(())
 }
 
-/// Writes a key of any type as a string.
+/// Writes a key as a string. Fails if the key is an array, a map or an ext value.
 pub(crate) fn key(room: &mut Room<'_>, bytes: &[u8], reader: &mut Reader<'_>) -> Result<(), Unfit> {
     match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => scalar(room, bytes, reader),
@@ -190,7 +190,8 @@ fn float(room: &mut Room<'_>, number: FloatText) {
     use std::io::Write;
     let mut text = [0; FLOAT_BYTES];
     let mut rest = &mut text[..];
-    // `{:?}` gives the shortest text that parses to the same float, with an exponent if that is shorter.
+    // `{:?}` gives the shortest digits that parse to the same float, with an exponent for very large and very small
+    // numbers.
     let written = match number {
         FloatText::Single(number) if number.is_finite() => write!(rest, "{number:?}"),
         FloatText::Double(number) if number.is_finite() => write!(rest, "{number:?}"),

@@ -5,7 +5,7 @@
 //! 92 | 92 | time | map | record as fluent-bit writes it: with a map of metadata beside the time
 //! ```
 //!
-//! Arrays of two may also be written as `dc 00 02` and `dd 00 00 00 02`.
+//! The header of an array of two may also be `dc 00 02` or `dd 00 00 00 02`.
 
 use millstream_record::Time;
 
@@ -14,7 +14,7 @@ use super::{EVENT_TIME, ReadError, Reader};
 /// The head of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The event time; `None` if it is nil, which means the receive time.
+    /// The event time; `None` if the entry has nil in its place, which stands for the receive time.
     pub time: Option<Time>,
     /// The offset of the record, which is a map.
     pub record: usize,
@@ -47,8 +47,8 @@ pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     }
 }
 
-/// Reads the head of an entry that has no array marker, as in a single message: a time (or `[time, metadata]`) at `at`,
-/// then a map.
+/// Reads the head of an entry that has no array marker, as in a message of the forward protocol with a single record: a
+/// time (or `[time, metadata]`) at `at`, then a map.
 ///
 /// # Errors
 /// [`ReadError`] for other values.

@@ -1,4 +1,4 @@
-//! MessagePack without a value tree: values are skipped, and slices of them are read.
+//! MessagePack without a value tree: values are skipped, or read one by one from a slice.
 //!
 //! - [`skip`]: skips values, with one `match` per marker and a counter of open values instead of recursion.
 //! - [`Walker`]: validates a stream of `[time, record]` entries while it arrives.
@@ -6,8 +6,8 @@
 //! - `write_*`: append single values to a vector.
 //!
 //! The format is that of the MessagePack specification (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
-//! Strings are not checked to be UTF-8, because forward senders put any bytes into them. Lengths are checked before
-//! they are used, and no length causes an allocation.
+//! Strings are not checked to be UTF-8, because senders of the forward protocol put any bytes into them. Lengths are
+//! checked before they are used, and no length causes an allocation.
 
 mod entry;
 mod plain;

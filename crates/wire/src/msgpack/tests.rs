@@ -1,4 +1,4 @@
-//! Compares the results with rmpv, for values that it writes and for bytes that it reads.
+//! Compares the results with the crate `rmpv`, for values that `rmpv` writes and for bytes that it reads.
 
 use millstream_record::Time;
 use proptest::prelude::*;
@@ -84,7 +84,8 @@ fn walk_in_parts(bytes: &[u8], cuts: &[prop::sample::Index]) -> Result<Walker, M
     Ok(walker)
 }
 
-/// An entry that is plain or nearly plain: its keys and lengths are around the limits of the fast path.
+/// An entry whose record is plain (see `plain.rs`) or nearly plain: its keys and lengths are around the limits of the
+/// fast path.
 fn nearly_plain_entry() -> impl Strategy<Value = Value> {
     let text = |length: usize| Value::from("x".repeat(length));
     let key = prop_oneof![

@@ -17,7 +17,7 @@ pub struct Walker {
     whole: usize,
     entries: u32,
     misfits: u32,
-    /// Whether a value was not simply `92 time record`: for example, an entry had metadata.
+    /// Whether any value was not simply `92 time record`, for example because an entry had metadata.
     nested: bool,
     plain: Plain,
 }
@@ -105,12 +105,13 @@ impl Walker {
         self.misfits
     }
 
-    /// Whether every entry before [`Walker::whole`] is `[time, record]`, without metadata beside its time.
+    /// Whether every value before [`Walker::whole`] begins with the array marker `92` and has no metadata beside its
+    /// time.
     pub fn is_plain(&self) -> bool {
         !self.nested
     }
 
-    /// The offset after the last complete entry.
+    /// The offset after the last complete entry or misfit.
     pub fn whole(&self) -> usize {
         self.whole
     }
@@ -124,7 +125,7 @@ fn other_head(entry: &[u8]) -> Option<(usize, u16)> {
         [0x92, 0xd7, 0, _, _, _, _, _, _, _, _, 0xde, a, b, ..] => {
             Some((14, u16::from_be_bytes([a, b])))
         }
-        // A time in seconds.
+        // A time that is an integer: the seconds since 1970.
         [0x92, 0xce, _, _, _, _, map @ 0x80..=0x8f, ..] => Some((7, u16::from(map & 0x0f))),
         [0x92, 0xce, _, _, _, _, 0xde, a, b, ..] => Some((9, u16::from_be_bytes([a, b]))),
         _ => None,

@@ -1,12 +1,13 @@
-//! Encodes records as OTLP log records, and combines log records to requests, in protobuf and JSON.
+//! Encodes records as OTLP log records, and combines log records into requests, in protobuf and JSON.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! The fields that the decoder writes (see [`super`]) become the OTLP fields from which they were read. Every other field becomes
 //! an attribute of the same name. A field `severity` or `level` also sets the severity if it holds a name that syslog or loggers
-//! use, unless the record has a severity field of OTLP. A record without `resources` gets those of the caller. The time is the
-//! event time. The observed time is the field `observed_time_unix_nano`, or the receive time if the record does not have it.
+//! use, unless the record has one of OTLP's severity fields. A record without the field `resources` gets the resource attributes
+//! that the caller has configured. The time is the event time. The observed time is the field `observed_time_unix_nano`, or the
+//! receive time if the record does not have it.
 //!
 //! An integer above the signed 64-bit range becomes text; text that is not UTF-8 becomes bytes. Nothing recurses, and nothing is
 //! allocated per record. The caller decides which records form a request.
@@ -25,15 +26,15 @@ use crate::{
 #[derive(Debug)]
 pub struct Encoder {
     form: Form,
-    /// Attributes of the resource for records without `resources`.
+    /// The attributes of the resource for records that have no field `resources`.
     resource: Vec<(Box<str>, Renderer)>,
     stack: Stack,
     text: Vec<u8>,
-    /// The rendered values of `resource`, each with its index.
+    /// The rendered values, each with the index of its attribute in `resource`.
     rendered: Vec<(usize, Vec<u8>)>,
 }
 
-/// The length of the header of an encoded context. The context of a record is its resource and its scope:
+/// The length of the header of an encoded context. The context of a record is its resource and its scope, encoded as follows:
 ///
 /// ```text
 /// 0   u32, little endian: length of the resource
@@ -42,8 +43,8 @@ pub struct Encoder {
 const HEAD_BYTES: usize = 4;
 
 impl Encoder {
-    /// Creates an encoder. `resource` has the attributes of the resource for records without `resources`. An attribute whose
-    /// template needs a value that is missing is left out.
+    /// Creates an encoder. `resource` has the attributes of the resource for records that have no field `resources`. If the
+    /// template of an attribute needs a value that is missing, the attribute is left out.
     pub fn new<'t>(
         form: Form,
         resource: impl IntoIterator<Item = (&'t str, &'t Template)>,
@@ -150,8 +151,8 @@ impl Encoder {
     }
 }
 
-/// Appends a request with these log records. Each one is given with its context, as [`Encoder::record`] has written them.
-/// Consecutive records with equal contexts share a resource and a scope.
+/// Appends a request with these log records. Each log record is given with its context, both as [`Encoder::record`] has written
+/// them. Consecutive records with equal contexts share a resource and a scope.
 pub fn write_request<'a>(
     form: Form,
     records: impl Iterator<Item = (&'a [u8], &'a [u8])>,

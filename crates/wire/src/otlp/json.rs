@@ -1,7 +1,7 @@
 //! OTLP in JSON, which is protobuf's JSON mapping except for ids, which are hexadecimal digits.
 //!
-//! Names are `lowerCamelCase`, or `snake_case` as in the specification; 64-bit numbers are texts or numbers. The request has been
-//! converted to MessagePack before, and is read from there in place.
+//! Names are `lowerCamelCase`, or `snake_case` as in the specification; 64-bit numbers are texts or numbers. Before this code
+//! runs, the request has been converted to MessagePack. It is read in place from the MessagePack bytes.
 
 use std::borrow::Cow;
 

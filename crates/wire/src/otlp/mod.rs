@@ -20,8 +20,8 @@
 //! ```
 //!
 //! Every log record becomes an entry of the packed encoding (MessagePack `[time, map]`). The event time is `time_unix_nano`,
-//! otherwise `observed_time_unix_nano`, otherwise the receive time. The names of the fields are Vector's; fields that are not set
-//! (zero, empty) are left out:
+//! otherwise `observed_time_unix_nano`, otherwise the receive time. The fields have the names that Vector uses. Fields that are not
+//! set (zero, empty) are left out:
 //!
 //! | Field | Content |
 //! |---|---|
@@ -35,8 +35,8 @@
 //! | `scope` | `name`, `version`, `attributes` |
 //!
 //! `walk` reads requests of both encodings; `protobuf` and `json` parse their messages. A request is read in one pass, without a
-//! tree per record. Nothing recurses, and no length in a request causes an allocation. An unreadable record does not affect others.
-//! HTTP, decompression and buffers are the task of `sources/http`.
+//! tree per record. Nothing recurses, and no length in a request causes an allocation. An unreadable record does not affect other
+//! records. HTTP, decompression and buffers are the task of `sources/http`.
 
 mod answer;
 mod encode;
@@ -109,7 +109,7 @@ impl<'a> Logs<'a> {
         Self(Request::Protobuf(walk::Logs::new(body)))
     }
 
-    /// Reads a request in JSON, after [`crate::json::to_msgpack`].
+    /// Reads a request in JSON that [`crate::json::to_msgpack`] has converted to MessagePack.
     pub fn json(packed: &'a [u8]) -> Self {
         Self(Request::Json(walk::Logs::new(packed)))
     }

@@ -12,7 +12,8 @@ use crate::{
 const NAMES_BYTES: usize = 512;
 /// The maximum length of an id in bytes; a trace id has 16.
 const ID_BYTES_MAX: usize = 32;
-/// The maximum size of a resource or scope in bytes. Every record repeats both. Typical ones have a few hundred bytes.
+/// The maximum size of a resource or scope in bytes. Every record repeats both. A typical resource or scope has a few hundred
+/// bytes.
 pub(super) const CONTEXT_BYTES_MAX: usize = 1 << 20;
 
 /// The plain fields of a log record; zero and empty mean "not set".
@@ -44,7 +45,7 @@ impl Default for Id<'_> {
     }
 }
 
-/// Resource and scope, encoded once for all records that share them; empty if there is none.
+/// Resource and scope, encoded once for all records that share them. A missing resource or scope is empty.
 #[derive(Debug, Default)]
 pub(super) struct Context {
     /// A MessagePack map.

@@ -224,7 +224,7 @@ fn full_protobuf() -> Message {
         1,
         &vec![("service.name".to_owned(), text("shop"))],
     );
-    // The resource is written after the scope that it belongs to, which protobuf permits.
+    // The resource follows the scopes that belong to it, which protobuf permits.
     let resource = Message::default().message(2, &logs).message(1, &resource);
     Message::default().message(1, &resource)
 }

@@ -1,4 +1,5 @@
-//! Writes MessagePack values as AnyValues, without recursion. Both encodings use the same walk over a value.
+//! Writes MessagePack values as AnyValues (OTLP's type for a value of any type), without recursion. Both encodings
+//! use the same walk over a value.
 
 use super::LEVELS_MAX;
 use crate::{
@@ -79,7 +80,7 @@ impl Stack {
             return Err(Unfit::TooDeep);
         }
         target.open(is_map);
-        // An empty list or map has no element to end.
+        // An empty list or map has no element to end, so it is closed immediately.
         self.levels.push(Level {
             left,
             is_map,

@@ -204,7 +204,8 @@ fn fixed64(number: u8, value: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes the resource of the record, or a resource with the attributes in `names` if the record has none, without tag and length.
+/// Writes the resource of the record, or a resource with the attributes in `names` if the record has none. Tag and length are not
+/// written.
 pub(super) fn resource<'n>(
     known: &Known<'_>,
     names: impl Iterator<Item = (&'n str, &'n [u8])>,

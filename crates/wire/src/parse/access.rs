@@ -131,7 +131,7 @@ impl Access {
         let text = text.strip_suffix(b" ").ok_or_else(missing)?;
         let (mut client, rest) = split(text).ok_or_else(missing)?;
         let (mut ident, mut user) = split(rest).ok_or_else(missing)?;
-        // An IPv6 address may end with a colon and digits, too. In that case the ident follows, which is `-`.
+        // An IPv6 address may end with a colon and digits, too. But the word after an address is the ident, which is `-`.
         if let Some(slot) = &self.vhost
             && ident != b"-"
             && has_port(client)
@@ -213,7 +213,7 @@ fn word(line: &[u8], at: usize) -> Result<(&[u8], usize), Fault> {
     Ok((rest.get(..end).unwrap_or_default(), at + 1 + end))
 }
 
-/// Returns the value whose opening ` "` is at `at`.
+/// Returns the quoted value that follows the space at `at`.
 #[inline]
 fn another(line: &[u8], at: usize) -> Result<Quoted<'_>, Fault> {
     match line.get(at..) {

@@ -22,7 +22,7 @@ pub enum Fault {
     /// The regular expression does not match.
     #[error("the pattern does not match")]
     NoMatch,
-    /// The field that the option `time` names does not hold a time in its format.
+    /// The field that the option `time` names does not hold a time in the format of this option.
     #[error("the time does not have the format of `time`")]
     Time,
     /// The time has the name of a zone that is not known.

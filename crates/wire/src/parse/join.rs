@@ -43,12 +43,12 @@ pub(super) struct Joint {
     pub(super) field: FieldPath,
     /// Whether that field stays in the record.
     pub(super) keep: bool,
-    /// The field that gets the parsed fields as a map. `None`: they become fields of the record.
+    /// The field that gets the parsed fields as a map. If it is `None`, they become fields of the record.
     pub(super) into: Option<Box<[u8]>>,
 }
 
 impl Joint {
-    /// Appends the head of the record, and its fields without the one whose text is parsed.
+    /// Appends the head of the record, and its fields except the one whose text is parsed.
     #[inline]
     pub(super) fn begin<'a>(
         &self,
@@ -194,7 +194,8 @@ impl Joint {
         Ok((found.ok_or(Fault::NoField)?, count))
     }
 
-    /// Notes a field that a parsed field may replace. With `into`, no field can be replaced.
+    /// Notes a field that a parsed field may replace. With `into`, the parsed fields are in a separate map, so they replace no
+    /// field.
     #[inline]
     fn push(&self, others: &mut Others, name: Option<&[u8]>, at: usize) {
         if self.into.is_none() {
@@ -202,7 +203,7 @@ impl Joint {
         }
     }
 
-    /// Returns the offset of the value if the field whose text is parsed is nested.
+    /// Returns the offset of the text to parse. Called only if the field with this text is inside another field.
     fn target(&self, entry: &[u8], map: usize) -> Result<usize, Fault> {
         let record = Record::Packed(entry.get(map..).unwrap_or_default());
         match self.field.find(record) {

@@ -149,7 +149,7 @@ fn float_of(value: &[u8]) -> Option<f64> {
     Reader::new(value).float().ok()
 }
 
-/// 2^63, the smallest float above the signed integers.
+/// 2^63, the smallest float above all signed 64-bit integers.
 const BEYOND: f64 = 9_223_372_036_854_775_808.0;
 
 /// Appends the integer part of a float. Returns `false`, and appends nothing, if it does not fit into 64 bits.

@@ -11,8 +11,8 @@
 //! - The field with the text is removed (unless `keep`), the other fields are copied as bytes in their order, and the parsed
 //!   fields follow. A parsed field replaces other fields with its name. A name that occurs twice in the text occurs twice in
 //!   the record.
-//! - If the parsed field that the option `time` names holds a time, it becomes the event time and is removed (unless
-//!   `time.keep`). Metadata next to the event time is kept.
+//! - If the parsed field that the option `time` names holds a time, this time becomes the event time, and the field is removed
+//!   (unless `time.keep`). Metadata next to the event time is kept.
 //! - Text that is not UTF-8 stays as it is, as in [`crate::json`].
 //! - If a text does not have the format, the result is a [`Fault`] with the offset of the error, and the output is unchanged.
 //!

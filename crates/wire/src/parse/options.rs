@@ -84,7 +84,8 @@ pub struct ParseOptions {
     #[serde(default)]
     pub types: BTreeMap<String, Kind>,
     /// Parsed field that becomes the event time. Default: the field `time`, if it holds a time that `auto` can read. If this option
-    /// is set and the field does not hold such a time, `on_error` applies to the record. A record without the field keeps its time.
+    /// is set, or with `as: apache` and `as: nginx`, `on_error` applies to a record whose field does not hold a time in the
+    /// expected format. A record without the field keeps its time.
     #[serde(default)]
     pub time: Option<TimeOptions>,
     /// Time zone of times without a zone, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone`.
@@ -123,7 +124,7 @@ impl ParseOptions {
         }
     }
 
-    /// Refuses options that have no effect with the format, and missing options that it needs.
+    /// Fails if an option is set that has no effect with the format, or if an option that the format needs is missing.
     pub(super) fn check(&self) -> Result<(), OptionError> {
         let unused = |option, only| {
             let message = format!("`{option}` has no effect with this format");

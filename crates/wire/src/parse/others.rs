@@ -7,7 +7,7 @@ use crate::msgpack::Reader;
 
 /// Up to this many fields are compared one by one. More are sorted, so that no record takes quadratic time.
 const FEW: usize = 16;
-/// The number of elements for which each buffer keeps its memory for the next record.
+/// The capacity (in elements) that each buffer may keep for the next record.
 const KEPT: usize = 1 << 12;
 
 /// The offsets of the other fields in the output. An offset takes four bytes and a field at least two, so the offsets take at most
@@ -16,11 +16,11 @@ const KEPT: usize = 1 << 12;
 pub(super) struct Others {
     /// The offset of the first of these fields in the output.
     base: usize,
-    /// A set of hashes of the names, as bits. If the bit of a name is not set, no field has the name.
+    /// A set of hashes of the names: each name sets one bit. If the bit of a name is not set, no field has the name.
     names: u64,
     /// The offsets of all fields, relative to `base`.
     places: Vec<u32>,
-    /// The same offsets, sorted by name. It is filled only if there are more than [`FEW`] fields and a name was looked up.
+    /// The same offsets, sorted by name. The list is filled only if there are more than [`FEW`] fields and a name was looked up.
     sorted: Vec<u32>,
     /// For each element of `sorted`: whether its name was looked up before.
     seen: Vec<bool>,

@@ -1,4 +1,4 @@
-//! JSON and syslog. Their codecs write a whole map instead of single fields.
+//! The formats JSON and syslog. Their decoders write a whole map instead of single fields.
 
 use jiff::tz::TimeZone;
 use memchr::memmem::Finder;

@@ -50,7 +50,8 @@ impl Parser {
     /// [`ParseOptions::time`] or else [`ParseOptions::timezone`] names.
     ///
     /// # Errors
-    /// If the format does not use an option, or needs a missing one, or if an option has a wrong value.
+    /// If the format does not use an option that is set, if it needs an option that is missing, or if an option has a
+    /// wrong value.
     pub fn new(options: &ParseOptions, zone: TimeZone) -> Result<Self, OptionError> {
         options.check()?;
         let into = options.name_of_into()?;

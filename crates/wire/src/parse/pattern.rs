@@ -1,7 +1,8 @@
 //! Regular expressions: each named group becomes a field.
 //!
 //! Matching takes linear time. A UTF-8 text is matched by characters. Any other text is matched by bytes, so that an invalid byte
-//! in a line does not prevent a match of `[^ ]*`. For ASCII both give the same result, and bytes are faster.
+//! in a line does not prevent a match of `[^ ]*`. ASCII is matched by bytes as well, because that is faster and the result is the
+//! same.
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 

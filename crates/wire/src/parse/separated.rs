@@ -1,7 +1,7 @@
 //! Values between separators: LTSV, CSV and TSV.
 //!
 //! - LTSV: `label:value` between tabs (<http://ltsv.org>). Nothing is escaped.
-//! - CSV: RFC 4180, one record. A value in quotes may hold commas, newlines and doubled quotes.
+//! - CSV: one record of RFC 4180. A value in quotes may hold commas, newlines and doubled quotes.
 //! - TSV: values between tabs, without quotes, as in Fluentd and in text/tab-separated-values.
 //!
 //! In CSV and TSV, an empty value without quotes is missing. Its field is left out, and so are the fields of columns after the last

@@ -58,7 +58,7 @@ enum Item {
 #[derive(Clone, Debug)]
 pub(super) struct Strptime {
     items: Vec<Item>,
-    /// Whether the format has no year, so that it is derived from the receive time.
+    /// Whether the format has no year, so that the year is derived from the receive time.
     pub(super) yearless: bool,
     /// Whether the fraction determines only the nanoseconds. If so, a cached second can be reused for texts with another fraction.
     pub(super) repeats: bool,
@@ -364,7 +364,7 @@ impl<'t> Parts<'t> {
             Some(afternoon) => self.hour % 12 + 12 * i64::from(afternoon),
         };
         let small = |number: i64| i8::try_from(number).ok();
-        // A leap second is the first second of the next minute.
+        // A leap second becomes the first second of the next minute.
         let leap = i64::from(self.second == 60);
         let civil = DateTime::new(
             i16::try_from(year).ok()?,
@@ -386,15 +386,15 @@ impl<'t> Parts<'t> {
                 Some(stamp) => Ok(stamp),
                 None => at(named(name)?)?,
             },
-            // If the clocks are set back and the time occurs twice, the earlier one is used.
+            // If the clocks are set back and the local time occurs twice, the earlier time is used.
             (None, None) => zone.to_ambiguous_timestamp(civil).compatible(),
         };
         Some(stamp.ok()?.as_second() + leap)
     }
 }
 
-/// Returns the time in `zone` if `zone` itself uses this name at that time. For example, `CST` is a different zone in Shanghai than
-/// in Chicago.
+/// Returns the time in `zone` if `zone` is itself called `name` at that time. For example, `CST` is a different zone in Shanghai
+/// than in Chicago.
 fn in_own_zone(civil: DateTime, zone: &TimeZone, name: &[u8]) -> Option<Timestamp> {
     let is_named = |stamp: &Timestamp| {
         let info = zone.to_offset_info(*stamp);

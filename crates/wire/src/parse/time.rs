@@ -37,7 +37,7 @@ pub(super) struct Stamps {
 enum Unit {
     /// Numbers are not times.
     None,
-    /// Numbers have this unit, in nanoseconds.
+    /// A number counts units of this many nanoseconds.
     Of(i64),
     /// Numbers are seconds or milliseconds, depending on their size.
     Auto,
@@ -110,7 +110,8 @@ impl Stamps {
         self.float({ reader }.float().ok()?)
     }
 
-    /// Reads a text that is a number, without losing digits of its fraction to a float.
+    /// Reads a number that is given as text. A fraction of a second is not converted to a float, so it keeps all its
+    /// digits.
     fn digits(&self, text: &[u8]) -> Option<Time> {
         if self.unit == Unit::None {
             return None;
@@ -135,7 +136,7 @@ impl Stamps {
         }
     }
 
-    /// Returns the unit of a number in nanoseconds, or `None` if the number is not a time.
+    /// Returns the unit that a number counts, in nanoseconds. Returns `None` if the number is not a time.
     fn unit(&self, number: i64) -> Option<i64> {
         match self.unit {
             Unit::None => None,
@@ -153,7 +154,7 @@ impl Stamps {
         number.checked_mul(self.unit(number)?).map(Time)
     }
 
-    /// Converts a float. For current times, it has a precision of about a microsecond.
+    /// Converts a float. The result is precise to about a microsecond for current times.
     fn float(&self, number: f64) -> Option<Time> {
         const MICROS_MAX: f64 = (i64::MAX / 1000) as f64;
         let unit = self.unit(number as i64)?;

@@ -53,7 +53,7 @@ pub fn acknowledge(number: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b" rsp 6 200 OK\n");
 }
 
-/// Appends a `rsp 500`: the message is refused permanently. librelp then drops it.
+/// Appends a `rsp 500`: the message is refused permanently. The client library librelp then drops the message.
 pub fn refuse(number: u32, reason: &str, out: &mut Vec<u8>) {
     response(number, &format!("500 {reason}"), out);
 }

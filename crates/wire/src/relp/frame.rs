@@ -6,11 +6,11 @@ use super::after;
 
 /// The longest head: two numbers of 9 digits, a command of 32 letters, three spaces.
 const HEAD_BYTES_MAX: usize = 9 + 1 + 32 + 1 + 9 + 1;
-/// The most digits of a number.
+/// The maximum number of digits of a number.
 const DIGITS_MAX: usize = 9;
-/// The most letters of a command.
+/// The maximum number of letters of a command.
 const LETTERS_MAX: usize = 32;
-/// The most bytes of data for commands other than `syslog`: offers are a few lines.
+/// The maximum number of bytes of data for commands other than `syslog`: offers are a few lines.
 const OTHER_BYTES_MAX: usize = 16 << 10;
 
 /// The command of a frame.
@@ -40,7 +40,7 @@ pub enum Step {
         /// The data of the frame.
         data: Range<usize>,
     },
-    /// A part of a message of more than `bytes_max` bytes.
+    /// A part of a message that has more than `bytes_max` bytes.
     Part {
         /// The frame's number.
         number: u32,
@@ -56,16 +56,16 @@ pub enum Step {
 pub enum Refusal {
     /// The bytes are not a frame.
     NoFrame,
-    /// The number does not follow that of the previous frame.
+    /// The frame does not have the next number in the sequence.
     Number {
         /// The received number.
         got: u32,
         /// The expected number.
         expected: u32,
     },
-    /// The data of another command than `syslog` are too long.
+    /// The command is not `syslog`, and its data are too long.
     TooLong,
-    /// The first frame is not `open`, or a later one is.
+    /// The first frame is not `open`, or a later frame is `open`.
     Open,
 }
 
@@ -88,9 +88,9 @@ pub struct Decoder {
     bytes_max: usize,
     /// The number of the last frame.
     last: u32,
-    /// Remaining bytes of a message that is read in parts.
+    /// The number of remaining bytes of a message that is read in parts.
     left: usize,
-    /// Whether only the newline at the end of a message that was read in parts is missing.
+    /// Whether all parts of a message have been read, and only the newline after the message is missing.
     ending: bool,
 }
 

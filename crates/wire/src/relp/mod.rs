@@ -1,11 +1,12 @@
-//! RELP as rsyslog's omrelp uses it: frames, the rules of a session, answers.
+//! RELP (Reliable Event Logging Protocol) as rsyslog's omrelp uses it: frames, the rules of a session, answers.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each frame is returned once, complete or in parts, in the order of the numbers. A violation of the protocol is reported
-//! and ends the session. The caller decides when to answer: `rsp` only once a message is kept. Numbers begin at 1 in each
-//! session, so a repeated frame cannot be recognized. No I/O, no clock.
+//! and ends the session. The caller decides when to answer: it must send the `rsp` for a message only once the message is
+//! kept. Numbers begin at 1 in each session, so a repeated frame cannot be recognized. This module does no I/O and uses no
+//! clock.
 //!
 //! ```text
 //! frame    TXNR SP COMMAND SP DATALEN [SP DATA] LF    TXNR, DATALEN: 1 to 9 digits; COMMAND: 1 to 32 letters;
@@ -25,7 +26,7 @@ mod tests;
 pub use answer::{Offers, accept, acknowledge, closed, refuse, serverclose};
 pub use frame::{Command, Decoder, Refusal, Step};
 
-/// The highest number; 1 follows it.
+/// The highest number of a frame; 1 follows it.
 const NUMBER_MAX: u32 = 999_999_999;
 
 /// The number after `number`.

@@ -1,4 +1,4 @@
-//! Sessions as librelp writes them, and properties of any input.
+//! Sessions as librelp writes them, and properties that hold for any input.
 
 use proptest::prelude::*;
 

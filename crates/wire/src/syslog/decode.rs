@@ -37,7 +37,7 @@ pub struct Settings {
     pub bytes_max: usize,
     /// How to handle a longer message.
     pub too_long: TooLong,
-    /// Rejects messages without a syslog header, instead of making records with only a text.
+    /// Whether messages without a syslog header are rejected. If not, they become records that have only a text.
     pub strict: bool,
     /// The time zone of times without a zone.
     pub zone: TimeZone,
@@ -56,8 +56,8 @@ pub struct Run {
     pub long: u32,
     /// The number of bytes that were cut off ([`TooLong::Truncate`]).
     pub dropped: u64,
-    /// The number of messages with octet counting that are incomplete because the stream ended. The part that arrived becomes a
-    /// record.
+    /// The number of messages with octet counting (their length precedes them) that are incomplete because the stream ended. The
+    /// part that arrived becomes a record.
     pub cut: u32,
     /// Whether the output is full. If so, the rest of the text may hold more messages.
     pub full: bool,
@@ -94,7 +94,7 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 struct Pieces {
     began: bool,
     left_over: Option<LeftOver>,
-    /// The record of the first piece up to its text, or `None` if that is too long.
+    /// The bytes of the first piece's record before its text, or `None` if they are too long.
     head: Option<Vec<u8>>,
 }
 

@@ -90,13 +90,14 @@ pub(super) fn fraction(text: &[u8]) -> (u32, &[u8]) {
 pub(super) fn few_digits(text: &[u8]) -> Option<(u32, &[u8])> {
     let word = u64::from_le_bytes(*text.first_chunk()?);
     let digits = word ^ 0x3030_3030_3030_3030;
-    // Sets the high bit of each byte that is not a digit. A carry can set a wrong bit only in later bytes, which are not examined.
+    // Sets the high bit of each byte that is not a digit. A carry can set a wrong bit only after the first such byte, and these
+    // bits are not used.
     let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
     let count = others.trailing_zeros() / 8;
     if !(1..8).contains(&count) {
         return None;
     }
-    // Clears the bytes after the last digit. Then combines digits to pairs, pairs to fours, and fours to eights.
+    // Clears the bytes after the last digit. Then combines digits into pairs, pairs into fours, and fours into eights.
     let digits = digits & ((1 << (8 * count)) - 1);
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;

@@ -67,7 +67,7 @@ pub struct Encoder {
     scratch: Vec<u8>,
 }
 
-/// The fields of a record for a header, as slices.
+/// The fields of a record that a header can contain: MessagePack values, empty if missing.
 #[derive(Default)]
 struct Fields<'a> {
     facility: &'a [u8],

@@ -39,7 +39,7 @@ const COUNT_DIGITS_MAX: usize = 9;
 /// The item at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scanned {
-    /// A message from `start` to `end`; the next one begins at `next` or later.
+    /// A message from `start` to `end`; the next message begins at `next` or later.
     Message {
         start: usize,
         end: usize,
@@ -59,9 +59,9 @@ pub(super) enum Scanned {
 /// The rest of a message that is read in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
-    /// This many more bytes of a counted message.
+    /// The rest of a counted message, which has this many bytes.
     Octets(usize),
-    /// The bytes up to the end of the line.
+    /// The rest of a line, up to its end.
     Line,
 }
 

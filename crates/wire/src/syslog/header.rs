@@ -9,7 +9,7 @@ pub struct Received<'a> {
     pub now: Time,
     /// The value of the field `host` for messages without a host.
     pub host: &'a [u8],
-    /// The field `peer`, if the batch does not have it.
+    /// The value of the field `peer`; `None` if the record gets no such field.
     pub peer: Option<&'a [u8]>,
 }
 

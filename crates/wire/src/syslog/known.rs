@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A stream repeats the same words many times. Equal bytes have the same meaning, so their fields are copied instead of parsed. The
-//! cache does not affect a message with other words.
+//! cache does not affect the record of a message with other words.
 
 /// Longer fields are not cached.
 pub(super) const FIELDS_BYTES: usize = 256;
@@ -59,7 +59,7 @@ impl<const WORDS: usize> Known<WORDS> {
         let same = match text.first_chunk::<WORDS>() {
             Some(start) => {
                 let pairs = start.iter().zip(&self.words).zip(&self.mask);
-                // No early exit, so that the compiler vectorizes it.
+                // The fold has no early exit, so that the compiler vectorizes it.
                 pairs.fold(0, |differ, ((a, b), mask)| differ | ((a ^ b) & mask)) == 0
             }
             None => text.starts_with(self.words.get(..self.length)?),

@@ -9,8 +9,8 @@
 //! Mmm dd yyyy hh:mm:ss HOST : TEXT              Cisco ASA
 //! ```
 //!
-//! A word is a host only after a time, and a tag only before a colon and a space or a bracketed number. Otherwise it
-//! belongs to the text.
+//! A word is a host only if it follows a time. A word is a tag only if a colon and a space, or a number in brackets, follow it.
+//! Any other word belongs to the text.
 
 use millstream_record::Time;
 
@@ -23,7 +23,7 @@ use super::{
 /// A longer word is not a tag (RFC 3164 allows 32 bytes, RFC 5424 48; file names occur as well).
 const TAG_BYTES_MAX: usize = 128;
 
-/// Parses a message after its time. `rest` begins with the time, and `stamp` has the time and the length of its text.
+/// Parses a message whose time has been read. `rest` begins with the time, and `stamp` has the time and the length of its text.
 #[inline(always)]
 pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header<'a> {
     let mut header = Header {
@@ -91,7 +91,7 @@ fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
         return;
     };
     match rest {
-        // ASA writes a space before the colon.
+        // Cisco ASA writes a space before the colon.
         [b' ', b':', b' ', b'%', ..] if header.host.is_empty() => {
             header.host = tag;
             tagged(rest.get(3..).unwrap_or_default(), header);

@@ -23,7 +23,8 @@ pub enum Parsed {
     Nothing,
 }
 
-/// Parses messages. It caches parts of the last header: its time, its words in each of the two formats, and its structured data.
+/// Parses messages. It caches parts of the last header: its time, its words (the bytes between the time and the text) in each of
+/// the two formats, and its structured data.
 #[derive(Clone, Debug)]
 pub struct Parser {
     clock: Clock,
@@ -48,7 +49,7 @@ impl Parser {
         self.write(message, from, &mut Room::new(out)).0
     }
 
-    /// Like [`Parser::message`], but also returns where in `room` the text begins.
+    /// Like [`Parser::message`], but also returns where in the output `room` the record and its text begin.
     #[inline(always)]
     pub(super) fn write(
         &mut self,
@@ -62,7 +63,7 @@ impl Parser {
         }
     }
 
-    /// Writes a message whose time and words are in the cache. Returns `None` if they are not.
+    /// Writes a message whose time and words are in the cache. Returns `None` if they are not in the cache.
     #[inline(always)]
     fn again(
         &mut self,

@@ -1,4 +1,5 @@
-//! Priorities: `<PRI>` at the start of a message, and the beginning of a record that contains the priority.
+//! Priorities: `<PRI>` at the start of a message, and the beginning of a record, which contains the facility and severity of
+//! the priority.
 
 /// Facilities by number, with the names of rsyslog and syslog.conf (RFC 5424, table 1).
 pub(crate) const FACILITIES: [&str; 24] = [
@@ -13,7 +14,7 @@ pub(crate) const SEVERITIES: [&str; 8] = [
 /// The number of priorities: facility * 8 + severity.
 const PRIORITIES: usize = FACILITIES.len() * SEVERITIES.len();
 
-/// The bytes before the fields of a record without a priority.
+/// The number of bytes before the fields in a record without a priority.
 pub(super) const BARE_BYTES: usize = 12;
 /// The size of the longest beginning of a record (`authpriv`, `warning`: 47 bytes), rounded up for one store.
 pub(super) const START_BYTES: usize = 48;

@@ -17,7 +17,7 @@ use crate::{record::MESSAGE, room::Room};
 pub(super) struct Written {
     /// Where the record starts.
     pub(super) start: usize,
-    /// Where the value of `message` starts, which is the last field.
+    /// Where the value of the last field, `message`, starts.
     pub(super) message: usize,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct Fields {
     pub(super) count: u8,
 }
 
-/// Longer words before the text are not cached.
+/// The words before the text are cached only up to this many bytes.
 pub(super) const WORDS: usize = 64;
-/// Longer structured data is not cached.
+/// Structured data is cached only up to this many bytes.
 pub(super) const DATA: usize = 128;
 /// The key of the text.
 const MESSAGE_KEY: [u8; 8] = *b"\xa7message";

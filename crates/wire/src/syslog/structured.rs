@@ -11,8 +11,9 @@ use crate::room::Room;
 /// The byte order mark before a message in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Writes the key and the map for the elements at the start of `text`. Returns the message after them, and the offset after the
-/// space that separates them. Returns `None`, and writes nothing, if `text` does not begin with structured data.
+/// Writes the key and the map for the elements at the start of `text`. Returns the message after the elements (without a byte order
+/// mark), and the offset after the space between the elements and the message. Returns `None`, and writes nothing, if `text` does
+/// not begin with structured data.
 #[inline(never)]
 pub(super) fn write<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], usize)> {
     let start = room.position();
@@ -40,8 +41,8 @@ fn elements<'a>(mut text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     }
 }
 
-/// Writes one element. `text` begins after its opening bracket. Returns the bytes after the closing bracket, or `None` if it is not
-/// valid.
+/// Writes one element. `text` begins after its opening bracket. Returns the bytes after the closing bracket, or `None` if the
+/// element is not valid.
 fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     let (id, mut text) = name(text, room)?;
     let map = Map::open(room);

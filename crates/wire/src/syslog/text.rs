@@ -1,11 +1,11 @@
-//! Writes the texts of a message: a str, or a bin if it is not UTF-8.
+//! Writes the texts of a message: as a MessagePack str, or as a bin if the text is not UTF-8.
 
 use crate::room::Room;
 
 /// The longest header of a str or bin, in bytes.
 const HEAD_BYTES_MAX: usize = 5;
 
-/// Writes a str, or a bin if it is not UTF-8.
+/// Writes `value` as a str, or as a bin if it is not UTF-8.
 #[inline(always)]
 pub(super) fn str_or_bin(value: &[u8], room: &mut Room<'_>) {
     let length = value.len();

@@ -20,8 +20,9 @@ const SHORT_WHOLE_BYTES: usize = SHORT_BYTES + 3;
 /// Length of `YYYY-MM-DDThh:mm`.
 const MINUTE_BYTES: usize = 16;
 
-/// Reads timestamps. The last minute is cached in both formats, because a stream repeats it many times. Clocks are adjusted only at
-/// full minutes, so all seconds of a minute have the same offset in any zone.
+/// Reads timestamps. The minute of the last timestamp is cached, separately for times without and with a year, because a stream
+/// repeats a minute many times. Clocks are adjusted only at full minutes, so all seconds of a minute have the same offset in any
+/// zone.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     zone: TimeZone,
@@ -45,7 +46,7 @@ pub(super) struct Moment {
 /// A text in the format of a time. It may not be a valid date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// `None` if it is not a valid date.
+    /// `None` if the text is not a valid date.
     pub(super) time: Option<Time>,
     /// The length of the text.
     pub(super) length: usize,
@@ -88,7 +89,8 @@ impl Clock {
         }
     }
 
-    /// Like [`Clock::again`], for a time that [`Clock::iso`] reads: it has a zone, and its fraction may have up to seven digits.
+    /// Like [`Clock::again`], but only for times that [`Clock::iso`] reads, that have a zone, and whose fraction (if any) has at
+    /// most seven digits.
     #[inline(always)]
     pub(super) fn iso_again(&self, text: &[u8]) -> Option<Moment> {
         let (minute, rest) = text.split_first_chunk::<MINUTE_BYTES>()?;
@@ -247,7 +249,8 @@ impl Clock {
         self.local(*nearest.min_by_key(|(far, _)| *far)?.1)
     }
 
-    /// Returns the seconds since 1970 for a local time. If the clocks are set back and it occurs twice, the earlier one is used.
+    /// Returns the seconds since 1970 for a local time. If the clocks are set back and the local time occurs twice, the earlier
+    /// time is used.
     fn local(&self, civil: Civil) -> Option<i64> {
         let seconds = civil.seconds()?;
         if self.utc {
@@ -266,7 +269,7 @@ impl Clock {
         Some(zoned.ok()?.as_second() + civil.second / 60)
     }
 
-    /// Reads the time at the start of `text` as UTC, because the text after the time names this zone.
+    /// Reads the time at the start of `text` as UTC. Called if the text after the time names UTC or GMT.
     #[cold]
     pub(super) fn read_utc(text: &[u8], now: Time) -> Option<Stamp> {
         Self::new(TimeZone::UTC).read(text, now)

@@ -1,8 +1,9 @@
-//! Writes words of a syslog header, and converts values to text for them.
+//! Writes words of a syslog header, and converts values to the texts of words.
 
 use crate::{json, msgpack::Reader};
 
-/// Writes a value as text to `scratch`: text unchanged, nil as an empty text, and all other values as JSON.
+/// Writes a value as text to `scratch`: text unchanged, a missing value (an empty slice) as an empty text, and all other values
+/// as JSON.
 pub(super) fn text_of(value: &[u8], scratch: &mut Vec<u8>) {
     scratch.clear();
     match Reader::new(value).bytes() {

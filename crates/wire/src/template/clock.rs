@@ -12,7 +12,7 @@ use super::{Changes, Missing};
 use crate::rfc3339::{SLOTS, timestamp};
 
 /// From this second on, a minute begins at the same moment in all time zones, because all offsets are whole numbers of
-/// minutes. The last other offset, in Africa/Monrovia, ended at 1972-01-07T00:44:30Z.
+/// minutes. The last offset with seconds, in Africa/Monrovia, ended at 1972-01-07T00:44:30Z.
 const WHOLE_MINUTES_SINCE: i64 = 63_593_100;
 
 /// A strftime format and its recent texts.

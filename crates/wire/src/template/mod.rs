@@ -63,7 +63,7 @@ pub struct TemplateError {
     pub offset: usize,
     /// The error.
     pub message: String,
-    /// The correct text.
+    /// A hint how to correct the text.
     pub help: String,
 }
 
@@ -94,7 +94,7 @@ enum Part {
         format: Box<str>,
         changes: Changes,
     },
-    /// The first digits of the nanoseconds, 1 to 9.
+    /// The first digits of the nanoseconds. The value is the number of digits: 1 to 9.
     Fraction(u8),
     /// A tag, a value or a field as JSON.
     Json(Box<Part>),
@@ -169,7 +169,7 @@ impl Template {
         each.max().unwrap_or(Depends::Nothing)
     }
 
-    /// Whether the text contains the complete event time, as RFC 3339 or as a number.
+    /// Whether the text contains the event time as RFC 3339 or as a number.
     pub(crate) fn shows_event_time(&self) -> bool {
         let is_time = |part: &Part| matches!(part, Part::Time | Part::Unix(_));
         self.parts.iter().any(is_time)
@@ -183,7 +183,8 @@ impl Template {
         })
     }
 
-    /// Returns the placeholder of a template that consists of only one. Such a template can keep the type of the value.
+    /// Returns the placeholder of a template that consists of a single placeholder. Such a template can keep the type
+    /// of the value.
     pub(crate) fn single(&self) -> Single<'_> {
         match &*self.parts {
             [Part::Field { path, default, .. }] => Single::Field(path, default.as_deref()),

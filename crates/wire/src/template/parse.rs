@@ -233,7 +233,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Adds a directive to the pending strftime format, or begins one with the text before it.
+    /// Adds a directive to the pending strftime format. If none is pending, begins a format with the text before the
+    /// directive.
     fn clock(&mut self, directive: &str, changes: Changes) {
         let (format, often) = self.clock.get_or_insert_with(|| {
             let before = std::mem::take(&mut self.literal).replace('%', "%%");
@@ -263,7 +264,7 @@ fn as_form(part: Part, json: bool) -> Part {
     }
 }
 
-/// Whether this can be the name of a batch's value: `host`, `kubernetes.pod`.
+/// Whether `name` can be the name of a batch's value, such as `host` or `kubernetes.pod`.
 fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name

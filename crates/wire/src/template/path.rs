@@ -6,8 +6,8 @@
 //! a value of more than 200 bytes                                  is truncated
 //! ```
 //!
-//! So each component of the path that contains a value has a character that is not a dot. No value, and no two adjacent values,
-//! can form `.` or `..`.
+//! So each component of the path that contains a value has a character that is not a dot. Neither a value nor several adjacent
+//! values can form `.` or `..`.
 
 /// The longest value, in bytes. File names have up to 255, and the template adds its own text.
 pub(super) const VALUE_BYTES_MAX: usize = 200;

@@ -143,10 +143,10 @@ impl Renderer {
         })
     }
 
-    /// Appends the text for one record, or with [`Record::None`] for a batch.
+    /// Appends the text for one record, or for a batch if the record of `event` is [`Record::None`].
     ///
     /// # Errors
-    /// [`Missing`]: then `out` is unchanged.
+    /// If the template needs a value that is missing or cannot be written. In that case, `out` is unchanged.
     pub fn render(
         &mut self,
         shared: Shared<'_>,
@@ -224,7 +224,7 @@ impl Renderer {
     /// event time.
     ///
     /// # Errors
-    /// [`Missing`]: then `out` is unchanged.
+    /// If the template needs a value that is missing or cannot be written. In that case, `out` is unchanged.
     pub fn render_batch(&mut self, batch: &Batch, out: &mut Vec<u8>) -> Result<(), Missing> {
         let event = TimedRecord {
             time: batch.received,

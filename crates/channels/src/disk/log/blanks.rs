@@ -20,11 +20,11 @@ use super::{
 
 /// This number of used segments may wait to be overwritten: enough for a reader that commits once per second at 200 MB/s.
 const BLANKS_MIN: u64 = 4;
-/// Used segments of up to `size_max` divided by this may wait if that is more than [`BLANKS_MIN`] segments, because a reader that falls
-/// behind and catches up again needs and frees space in turn.
+/// Used segments that take up to `size_max` divided by this may wait even if they are more than [`BLANKS_MIN`]: a reader that repeatedly
+/// falls behind and catches up needs the space again.
 const BLANKS_PART: u64 = 8;
-/// A new segment takes at most the free space of its disk divided by this. So a small disk gets several segments, and settled ones
-/// can be released.
+/// A new segment takes at most the free space of its disk divided by this. So a small disk gets several segments instead of one, and each
+/// of them can be released when it is settled.
 const AMPLE: u64 = 4;
 /// Zeros are written in pieces of this size.
 const FILL_BYTES: usize = 1 << 20;
@@ -47,7 +47,7 @@ impl Blank {
         Self::create(disk, path, bytes)
     }
 
-    /// Creates the file, allocates it and fills it with zeros. Leaves nothing behind if there is no space.
+    /// Creates the file, allocates it and fills it with zeros. If that fails, removes the file again.
     fn create(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
         let file = disk.open(path, Open::Create)?;
         let filled = file.allocate(bytes).and_then(|()| fill(&*file, bytes));
@@ -80,11 +80,11 @@ fn fill(file: &dyn File, bytes: u64) -> io::Result<()> {
 /// The blank files of a channel.
 pub(super) struct Blanks {
     files: Vec<Blank>,
-    /// The number in the name that was used last. No name is used twice while the log is open.
+    /// The highest number in a name so far. No name is used twice while the log is open.
     number: u64,
     /// Whether a used segment has become a blank and its new name is not durable yet.
     unsynced: bool,
-    /// Whether the disk had no space for a segment of the usual size. Then smaller ones are created and reused.
+    /// Whether the disk had too little space for a segment of the usual size. In this case smaller segments are created and reused.
     short: bool,
     /// Bytes of a usual segment.
     usual: u64,
@@ -158,8 +158,8 @@ impl Blanks {
         directory.join(&blank_name(self.number))
     }
 
-    /// Ensures that there is a blank of at least `least` bytes, or of the usual size if the disk has ample space. The other blanks may take
-    /// at most `others_max` bytes.
+    /// Ensures that there is a blank of at least `least` bytes, or of the usual size if the disk has ample space. Removes other blanks if
+    /// they take more than `others_max` bytes together.
     pub(super) fn ensure(
         &mut self,
         directory: &LogDirectory,
@@ -180,7 +180,7 @@ impl Blanks {
         let ample = directory.free_bytes() / AMPLE;
         self.short = ample < usual;
         if !self.short {
-            // All blanks are too small.
+            // All blanks are smaller than `usual`, and the disk has space for a larger one.
             while !self.files.is_empty() {
                 self.remove(directory, 0)?;
             }
@@ -232,8 +232,8 @@ impl Blanks {
         Some(self.files.remove(index))
     }
 
-    /// Makes the names of blanks durable. Before that, a power cut could give a blank its old segment name back, and if it was
-    /// overwritten, that segment would look damaged.
+    /// Makes the names of blanks durable. Until then, a power cut could give a blank the name of its old segment back. If the blank has
+    /// been overwritten, that segment would look damaged.
     pub(super) fn sync_names(&mut self, directory: &LogDirectory) -> io::Result<()> {
         if self.unsynced {
             directory.sync()?;
@@ -242,7 +242,8 @@ impl Blanks {
         Ok(())
     }
 
-    /// Turns a released segment into a blank file. Removes it instead if it is not needed or a reader still uses it.
+    /// Turns a released segment into a blank file. Removes the segment instead if its size does not fit, if there are enough blanks, or if
+    /// a reader still uses it.
     pub(super) fn recycle(
         &mut self,
         directory: &LogDirectory,

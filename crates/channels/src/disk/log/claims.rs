@@ -24,7 +24,7 @@ pub(super) struct Claims {
 pub struct Unclaimed {
     /// How many were kept since the last call of [`super::Log::drain_unclaimed`].
     pub records: u64,
-    /// The tag of the newest of them.
+    /// The tag of the newest of these records.
     pub tag: Tag,
 }
 

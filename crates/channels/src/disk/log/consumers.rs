@@ -24,7 +24,8 @@ pub(super) struct Consumer {
     pub(super) behind: Behind,
     /// The tags that the consumer takes; `None`: all tags.
     pub(super) tags: Option<TagFilter>,
-    /// Everything at or below this position was skipped, or settled before, so the reader does not hand it out again.
+    /// The position up to which batches were skipped last. Everything at or below it was skipped, or had been settled before the skip, so
+    /// the reader does not hand it out again.
     pub(super) skipped_to: Position,
     /// The records and bytes that were skipped since the start.
     pub(super) skipped: Skipped,
@@ -109,7 +110,7 @@ impl Consumers {
         wakers.for_each(Waker::wake);
     }
 
-    /// Removes a consumer without a reader, and its cursor file.
+    /// Removes a consumer and its cursor file. Fails if the consumer has a reader.
     pub(super) fn forget(&mut self, name: &str, directory: &LogDirectory) -> Result<(), Error> {
         if self.get(name).is_none_or(|each| each.reader_at.is_some()) {
             return Err(Error::Consumer(name.to_owned()));
@@ -122,16 +123,16 @@ impl Consumers {
         Ok(())
     }
 
-    /// Returns a function that stores in the cursors of all consumers without a reader that no sink is configured to read with them. The
-    /// caller runs the function after releasing the lock of the index.
+    /// Returns a function that marks the cursor of every consumer that has no reader. The mark means that no sink is configured to read
+    /// with this cursor. The caller runs the function after it has released the lock of the index.
     pub(super) fn note_unread(&self) -> impl FnOnce() + use<> {
         let unread = self.0.values().filter(|each| each.reader_at.is_none());
         let cursors: Vec<_> = unread.map(|each| Arc::clone(&each.cursor)).collect();
         move || {
             for cursor in cursors {
                 let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
-                // An error is ignored: only `channel forget` reads this flag, and a failing disk also fails the next commit, which is
-                // reported.
+                // An error is ignored, because only the command `channel forget` reads this flag. If the disk is failing, the next commit
+                // fails too, and that is reported.
                 let _ = cursor.set_configured(false);
             }
         }

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! `behind` is the option of a sink that limits its backlog; with `then: skip`, batches beyond the limit are skipped. A sink that stores
-//! its own position resumes there and not at the cursor. With flag 1 it does not resume below the cursor, because the batches there were
-//! skipped.
+//! its own position resumes there and not at the cursor. If flag 1 is set, the sink does not resume below the cursor, because the batches
+//! there were skipped.
 
 use std::{
     io,
@@ -44,8 +44,8 @@ const PASSED_ON: u32 = 1;
 const CONFIGURED: u32 = 2;
 const SINCE: u32 = 4;
 const FRESH: u32 = 8;
-/// The generation of an old slot that was written when its cursor was created. The first versions did not write `FRESH`, so [`convert`]
-/// adds it to such a slot.
+/// An old slot with this generation was written when its cursor was created. The first versions did not write `FRESH`, so [`convert`] adds
+/// this flag to such a slot.
 const MADE: u64 = 1;
 
 /// An open cursor file.
@@ -91,8 +91,8 @@ impl Cursor {
         })
     }
 
-    /// Opens an existing cursor file; `None` if it is damaged or was never completed. With [`Open::Write`] the position that
-    /// was found is durable when this returns.
+    /// Opens an existing cursor file; `None` if it is damaged, was never completed, or belongs to another channel. With [`Open::Write`] the
+    /// position that was found is durable when this returns.
     pub(super) fn open(
         disk: &dyn Disk,
         path: &Path,

@@ -260,7 +260,7 @@ fn damage_to_a_file_neither_destroys_intact_batches_nor_loses_one_silently() {
             let world = World::new(&mut random);
             let how = format!("{kind} case {case}: {}", world.damage(&mut random, kind));
             let first = world.check(kind, &how);
-            // A start that failed fails again and removes nothing; one that succeeded finds the same batches again.
+            // The second start does the same as the first: it fails and removes nothing, or it finds the same batches.
             assert_eq!(world.check(kind, &how), first, "{how}, second start");
             if first.is_some() {
                 let (mut log, _) = world.open().unwrap();

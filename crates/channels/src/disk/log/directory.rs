@@ -44,8 +44,8 @@ impl LogDirectory {
         space.map_or(u64::MAX, |space| space.free)
     }
 
-    /// Whether `path` is still the name of the open `file`. Errors other than a missing name count as yes: the next write reports a
-    /// failing disk.
+    /// Whether `path` is still the name of the open `file`. Also returns `true` on an error other than a missing name, because the next
+    /// write reports a failing disk.
     pub(super) fn holds(&self, path: &Path, file: &dyn File) -> bool {
         match (self.disk.metadata(path), file.metadata()) {
             (Ok(named), Ok(open)) => (named.device, named.inode) == (open.device, open.inode),
@@ -82,15 +82,15 @@ pub(super) fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>, Err
     let names = disk
         .list(directory)
         .map_err(|error| Error::disk("listing the channel", directory, error))?;
-    // Names that are not UTF-8 are left out: no file of a channel has one.
+    // Names that are not UTF-8 are left out: no file of a channel has such a name.
     Ok(names
         .into_iter()
         .filter_map(|name| name.into_string().ok())
         .collect())
 }
 
-/// Reads the file `channel`, or creates it: with the id `fresh` in a directory without segments, otherwise with the id in the record file
-/// of the channel (`remembered`, see record.rs).
+/// Reads the file `channel`. If it is missing or damaged, creates it: with the id `fresh` if the directory holds no segments, otherwise
+/// with `remembered`, the id in the record file of the channel (record.rs).
 ///
 /// ```text
 /// offset bytes
@@ -124,7 +124,7 @@ pub(super) fn identify(
     Ok(fresh)
 }
 
-/// Whether the channel is in a sibling of `directory`, which means that it was renamed and is not lost.
+/// Whether a sibling of `directory` holds the channel. If so, the directory was renamed, and the channel is not lost.
 pub(super) fn was_moved(disk: &dyn Disk, directory: &Path, channel: ChannelId) -> bool {
     let Some(beside) = directory.parent() else {
         return false;

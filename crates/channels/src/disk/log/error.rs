@@ -27,7 +27,8 @@ pub enum Error {
     NoIdentity(PathBuf),
     /// There is no channel in this directory.
     NoChannel(PathBuf),
-    /// A disk call failed. At a start, nothing was changed and the start can be retried; later, the log has stopped.
+    /// A disk call failed. If it failed at a start, nothing was changed and the start can be retried. If it failed later, the log has
+    /// stopped.
     Disk {
         /// The operation that failed.
         doing: &'static str,
@@ -74,7 +75,7 @@ pub enum Error {
         /// The consumers that the channel has.
         known: Vec<String>,
     },
-    /// A sink read for this consumer after the last start.
+    /// The consumer is not removed, because a sink was configured to read for it at the last start.
     Configured(String),
     /// Nothing is kept at this position yet.
     NotKept {

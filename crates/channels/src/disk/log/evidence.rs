@@ -15,7 +15,7 @@ pub(super) struct Evidence {
     pub(super) oldest: Option<Position>,
     /// The position of the newest frame.
     pub(super) newest: Position,
-    /// Gaps between frames: the last position before the gap, and the last missing one.
+    /// Gaps between frames. Each entry holds the last position before the gap, and the last missing position.
     pub(super) gaps: Vec<(Position, Position)>,
     /// The lowest and the highest position of all cursors.
     pub(super) cursors: Option<(Position, Position)>,
@@ -31,8 +31,9 @@ impl Evidence {
         self.newest.max(known).max(cursors)
     }
 
-    /// Without a sync per batch, a power cut may lose batches that consumers have already settled. This is not a loss to report. In this
-    /// case this method lowers the highest cursor to the end of the log, and returns its previous position; otherwise it returns `None`.
+    /// Without a sync per batch, a power cut may lose batches that consumers have already settled. Such a loss is not reported: if the last
+    /// stop was not `clean` and the highest cursor is beyond the end of the log, this method lowers the cursor to the end, and returns the
+    /// cursor's previous position. Otherwise it returns `None`.
     pub(super) fn forgive_unsynced(&mut self, clean: bool) -> Option<Position> {
         let (_, highest) = self.cursors.as_mut()?;
         if clean || *highest <= self.newest {
@@ -64,9 +65,9 @@ impl Evidence {
             add(Missing::Oldest, released, oldest.before());
         }
         for (after, to) in &self.gaps {
-            // A power cut may bring back a released segment without the one after it. So a gap up to the lowest cursor is not a loss.
+            // A power cut may bring back a released segment, but not the segment after it. So a gap below the lowest cursor is not a loss.
             let after = released.unwrap_or_default().max(*after);
-            // Sequence numbers continue over epochs.
+            // A new epoch continues the sequence numbers, so they can be compared across epochs.
             if to.seq > after.seq {
                 add(Missing::Middle, after, *to);
             }

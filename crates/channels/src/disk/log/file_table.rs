@@ -9,8 +9,8 @@ use millstream_record::{FileId, FileOrigin};
 
 type Offsets = HashMap<FileId, u64, foldhash::fast::RandomState>;
 
-/// Maximum number of files in the table. They take 40 MB in the header of every segment, which is below the limit for a header. Above this
-/// number, the older half of the files (by their birth time) is forgotten; those that still exist are read again.
+/// Maximum number of files in the table. Their entries take 40 MB in the header of every segment, which is below the limit for a header.
+/// Above this number, the older half of the files (by their birth time) is forgotten; forgotten files that still exist are read again.
 const FILES_MAX: usize = 1_000_000;
 
 /// The offset of the next byte of every tailed file, separately for frames that are staged, written and kept.
@@ -30,7 +30,7 @@ pub(super) struct KeptFiles(Arc<Mutex<Offsets>>);
 
 impl KeptFiles {
     pub(super) fn lock(&self) -> MutexGuard<'_, Offsets> {
-        // No holder can panic in the middle of a change, so the data is consistent even if the lock is poisoned.
+        // No holder of the lock can panic in the middle of a change, so the data is consistent even if the lock is poisoned.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -77,7 +77,7 @@ impl FileTable {
         self.staged.clear();
     }
 
-    /// Notes that a frame with this origin is written. Returns the offset of the file before it.
+    /// Notes that a frame with this origin is written. Returns the offset of the file before this frame; `None` if the file was unknown.
     pub(super) fn write(&mut self, origin: &FileOrigin) -> Option<u64> {
         let before = self.written.insert(origin.file, origin.next);
         if self.written.len() > FILES_MAX {
@@ -94,8 +94,8 @@ impl FileTable {
         self.written.retain(|file, _| file.birth > median);
     }
 
-    /// Undoes frames that turned out not to be durable. `advanced`: each file with its offset before the frame, in the order of the
-    /// frames.
+    /// Undoes frames that turned out not to be durable. `advanced` holds an entry for each frame, in order: the file, and the offset of the
+    /// file before the frame.
     pub(super) fn undo(&mut self, advanced: Vec<(FileId, Option<u64>)>) {
         for (file, before) in advanced.into_iter().rev() {
             match before {

@@ -13,7 +13,7 @@
 //!     40   8   synced: the bytes of this segment that were durable when this frame was written
 //!     48   8   0
 //!     56   4   records in the body
-//!     60   4   part of its group, from 0
+//!     60   4   number of this part in its group, from 0
 //!     64   4   parts of the group; a group without its last part is ignored
 //!     68   1   kind: 1 batch, 2 end of the segment, 3 end of the segment after a clean stop
 //!     69   1   encoding of the body: 1 lines, 2 packed; 0 without a batch
@@ -72,7 +72,7 @@ pub(super) enum Kind {
     CleanEnd = 3,
 }
 
-/// Where a frame is. Its CRC covers this.
+/// The place of a frame, which the frame's CRC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) channel: ChannelId,
@@ -144,14 +144,14 @@ pub(super) struct Head {
     pub(super) tag: Tag,
     pub(super) values: Arc<Values>,
     pub(super) origins: Vec<Origin>,
-    /// Connections that the peer closed in an orderly way after all their acknowledgements.
+    /// Connections that the peer closed in an orderly way after it had received all acknowledgements.
     pub(super) closed: Vec<u64>,
     pub(super) lengths: Lengths,
     body_checksum: u32,
 }
 
 impl Head {
-    /// Whether it is the last part of its group.
+    /// Whether the frame is the last part of its group.
     pub(super) fn ends_group(&self) -> bool {
         self.part + 1 == self.parts
     }
@@ -186,7 +186,7 @@ pub(super) struct Stamp {
     pub(super) parts: u32,
 }
 
-/// Appends the head of a frame to `out`, without the fields that depend on its place; [`seal`] writes them.
+/// Appends the head of a frame to `out`. Leaves out the fields that depend on the place of the frame; [`seal`] writes these fields.
 pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch>, closed: &[u64]) {
     let start = out.len();
     let body = batch.map_or(&[][..], |batch| &batch.body);
@@ -221,7 +221,7 @@ pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch
     out[start + 8..start + 12].copy_from_slice(&bytes.to_le_bytes());
 }
 
-/// Completes a head: writes the fields that depend on its place, and then the CRC.
+/// Completes a head: writes `synced`, and then the CRC, which depends on the place of the frame.
 pub(super) fn seal(head: &mut [u8], place: &Place, synced: u64) {
     head[40..48].copy_from_slice(&synced.to_le_bytes());
     let crc = head_checksum(head, place);

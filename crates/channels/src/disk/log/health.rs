@@ -33,7 +33,7 @@ impl Health {
         result
     }
 
-    /// Notes a failed disk call. Returns the error if another call has failed since the last successful sync.
+    /// Notes a failed disk call. Returns the error if an earlier call has also failed since the last successful sync.
     pub(super) fn fail(
         &mut self,
         doing: &'static str,

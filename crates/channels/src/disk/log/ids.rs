@@ -16,8 +16,8 @@
 //!             28   4   1: a chunk with a shared id (key.rs); 2: a chunk with a unique id; 3: an orderly close of a connection
 //! ```
 //!
-//! It is written and synced when its segment closes, and removed when all its ids have left the window. So a start reads 32 bytes per chunk
-//! instead of the whole segment, and the ids outlive the segment.
+//! The file is written and synced when its segment closes, and removed when all its ids have left the window (the ids of recent chunks). So
+//! a start reads 32 bytes per chunk instead of the whole segment, and the ids outlive the segment.
 
 use std::{
     io::{self, IoSlice},
@@ -36,7 +36,7 @@ use super::{
 const MAGIC: &[u8; 8] = b"MILLIDS\0";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 32;
-/// A larger file (8 million entries) is damaged.
+/// A file that is larger than this (8 million entries) counts as damaged.
 const FILE_BYTES_MAX: usize = 256 << 20;
 
 /// An entry of an id file. The frames of the segment hold the same data.
@@ -47,10 +47,10 @@ pub(super) enum IdRecord {
         key: Key,
         connection: u64,
         seconds: u32,
-        /// Whether no proof is needed that its acknowledgement arrived (window.rs), because its id is unique.
+        /// Whether the id of the chunk is unique, so that no proof is needed that the acknowledgement arrived (window.rs).
         proved: bool,
     },
-    /// The peer closed the connection in an orderly way after all its acknowledgements.
+    /// The peer closed the connection in an orderly way after it had received all acknowledgements.
     Closed { connection: u64, seconds: u32 },
 }
 

@@ -22,9 +22,9 @@ use super::{
 /// The part of a log that the writer shares with its readers.
 pub(super) struct Index {
     published: Mutex<Published>,
-    /// Bytes of all segments. Stored outside the lock, because it is read once per batch.
+    /// Bytes of all segments. This number is outside the lock, because it is read once per batch.
     used_bytes: AtomicU64,
-    /// The most bytes of all segments.
+/// The most bytes that all segments may take.
     size_max: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Published {
     pub(super) writer: Option<Waker>,
 }
 
-/// A handle for other threads than the writer's.
+/// A handle to the log for threads other than the writer's.
 #[derive(Clone)]
 pub struct Watch {
     pub(super) index: Arc<Index>,
@@ -94,7 +94,7 @@ impl Index {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most bytes of all segments.
+/// The most bytes that all segments may take.
     pub(super) fn size_max(&self) -> u64 {
         self.size_max.load(Ordering::Relaxed)
     }
@@ -132,7 +132,8 @@ impl Published {
         self.hot.cool(read, hot_bytes_max);
     }
 
-    /// Whether every consumer has settled everything. False without a consumer, because a new one would begin at the oldest frame.
+    /// Whether every consumer has settled everything. Returns `false` if there is no consumer, because a new consumer would begin at the
+    /// oldest frame.
     pub(super) fn is_settled(&self) -> bool {
         let range = self.consumers.range();
         range.is_some_and(|(lowest, _)| lowest >= self.kept)
@@ -193,8 +194,8 @@ impl Published {
             || (behind.size > 0 && self.bytes_after(position) > behind.size)
     }
 
-    /// Whether a consumer that skipped segments has settled a batch since, and is at most half as far behind as its option `behind` and
-    /// `size_max` (the limit of the whole channel) allow.
+    /// Whether a consumer that skipped segments has caught up: it has settled a batch since (or has no backlog), and it is at most half as
+    /// far behind as its option `behind` and `size_max` (the limit of the whole channel) allow.
     pub(super) fn has_caught_up(&self, consumer: &Consumer, size_max: u64, now: Time) -> bool {
         let backlog = self.bytes_after(consumer.position);
         let size = match consumer.behind.size {

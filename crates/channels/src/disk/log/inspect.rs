@@ -38,7 +38,7 @@ pub struct SegmentInfo {
     pub file_bytes: u64,
     /// The position of its first frame.
     pub first: Position,
-    /// The newest keep time before it.
+    /// The newest keep time before this segment.
     pub since: Time,
     /// Bytes of its frames; `None` for the newest segment, whose end is known only from its frames.
     pub frame_bytes: Option<u64>,
@@ -79,7 +79,7 @@ pub enum Seen {
     Damage(Damage),
     /// The end of the log.
     End {
-        /// Bytes of a torn tail after the end. They are not part of the log.
+        /// Bytes of a torn tail: incomplete frames that a crash left after the end. They are not part of the log.
         torn_bytes: u64,
         /// Whether the channel was closed cleanly.
         clean: bool,
@@ -180,7 +180,7 @@ impl Directory {
         Ok(span)
     }
 
-    /// The last position in the log at or before this one, and the first one after it.
+    /// The last position in the log at or before `position`, and the first position after `position`.
     pub fn around(
         &self,
         position: Position,
@@ -224,7 +224,7 @@ impl Directory {
 pub struct Span {
     /// The newest position.
     pub newest: Option<Position>,
-    /// Gaps between two of them: the last position before the gap, and the last missing one.
+    /// Gaps between these positions. Each entry holds the last position before the gap, and the last missing position.
     pub gaps: Vec<(Position, Position)>,
 }
 
@@ -252,7 +252,7 @@ fn is_in_use(disk: &dyn Disk, directory: &Path) -> Result<bool, Error> {
         .map_err(|error| Error::disk("checking the lock", &path, error))
 }
 
-/// The losses of the channel in `directory` that no operator has accepted: those in its list, and those in `found`. The
+/// The unaccepted losses of the channel in `directory`: losses in the channel's list or in `found` that no operator has accepted. The
 /// directory need not exist.
 pub fn unaccepted(
     disk: Arc<dyn Disk>,
@@ -304,7 +304,7 @@ pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>,
     losses.accept()
 }
 
-/// Opens all segments, each with its end if the header of the next segment names it.
+/// Opens all segments. Sets the end of a segment if the header of the next segment names this end.
 fn open_segments(
     disk: &dyn Disk,
     directory: &Path,
@@ -471,7 +471,8 @@ impl Iterator for Positions<'_> {
 }
 
 /// Moves the cursor of a consumer forward to `to`, after passing every skipped batch to `each`. The channel must not be in use. If
-/// `each` fails, nothing changes. Afterwards a sink cannot resume before the cursor. Returns the number of skipped batches.
+/// `each` fails, nothing changes. Afterwards a sink cannot resume before the cursor, even if it stores its own position. Returns the number
+/// of skipped batches.
 pub fn skip<E: From<Error>>(
     disk: &dyn Disk,
     directory: &Path,
@@ -521,7 +522,7 @@ impl Directory {
 }
 
 /// Removes the cursor of a consumer: the next start drops batches that only this consumer has not settled. The channel must not be
-/// in use. If a sink read for the consumer after the last start, this fails without `force`.
+/// in use. Fails if a sink was configured to read for the consumer at the last start, unless `force` is set.
 pub fn forget(disk: &dyn Disk, directory: &Path, consumer: &str, force: bool) -> Result<(), Error> {
     let found = Directory::open(disk, directory)?;
     let _lock = take_lock(disk, directory)?;

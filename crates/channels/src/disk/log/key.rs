@@ -1,6 +1,6 @@
 //! The key of a chunk: 128 bits by which a repeat is recognized.
 //!
-//! Two chunks are the same if id, tag on arrival, and the length and checksum of the payload are equal. All of it is hashed with
+//! Two chunks are the same if id, tag on arrival, and the length and checksum of the payload are equal. These values are hashed with
 //! SipHash-2-4-128 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random id, so that no sender can
 //! forge the key of another sender's chunk. The odds that two of a million chunks share a key are about 1 in 10^27.
 
@@ -13,7 +13,7 @@ pub(super) struct Key(pub(super) [u8; 16]);
 /// Whether an id alone proves that two chunks are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// The id is random, or the sender numbers its chunks: equal keys are the same chunk.
+    /// The id is random, or the sender numbers its chunks: equal keys mean the same chunk.
     Unique,
     /// The id is a hash of the content (Fluent Bit: 32 hex digits) or too short to be unique: two different chunks can share it.
     Shared,
@@ -24,7 +24,7 @@ const UNIQUE_BYTES_MIN: usize = 16;
 /// Fluent Bit's content hash has this many hex digits.
 const CONTENT_DIGITS: usize = 32;
 
-/// Decides whether the id of a chunk is unique. Only an id that is a MessagePack string or binary can be.
+/// Decides whether the id of a chunk is unique. Only an id that is a MessagePack string or binary can be unique.
 pub(super) fn identity(id: &[u8]) -> Identity {
     let text = match id {
         [0xa0..=0xbf, text @ ..]

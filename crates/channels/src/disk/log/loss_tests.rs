@@ -1,4 +1,4 @@
-//! Missing batches are reported with their positions until an operator accepts the loss, and intact ones are read.
+//! Missing batches are reported with their positions until an operator accepts the loss, and intact batches are read.
 
 use std::{
     io::IoSlice,
@@ -278,7 +278,7 @@ fn a_closed_segment_that_was_cut_is_reported() {
     let file = place.disk.open(&path, Open::Write).unwrap();
     file.truncate(4096 + 1500).unwrap();
     drop(file);
-    // One batch in it is complete.
+    // One batch in the segment is complete.
     let (after, to) = (firsts[3], firsts[4] - 1);
     let left = [numbers(10..after), numbers(to..60)].concat();
     place.misses(Missing::Middle, after, to, &left);

@@ -8,8 +8,8 @@
 //! open newest 8f0c... 1.300 1.500 6000        state, kind, channel, after, to, records (about)
 //! ```
 //!
-//! Versions 1 and 2 were plain text: a first line with the version, the losses and, since version 2, a last line with a CRC-32C in hex. A
-//! line that cannot be read may have been a loss, so it counts as one.
+//! Versions 1 and 2 were plain text: a first line with the version, and then a line per loss. Version 2 added a last line with a CRC-32C in
+//! hex. A line that cannot be read may have been a loss, so it counts as one.
 
 use std::{
     fmt::{self, Write},
@@ -74,11 +74,11 @@ pub struct Loss {
     pub missing: Missing,
     /// The channel that held them.
     pub channel: ChannelId,
-    /// The position before the first of them.
+    /// The position before the first missing position.
     pub after: Position,
-    /// The last of them.
+    /// The last missing position.
     pub to: Position,
-    /// Approximate number of records in them; 0 if it is unknown.
+    /// Approximate number of records at these positions; 0 if it is unknown.
     pub records: u64,
 }
 

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! [`Log`] is the writer. One thread owns it, stages groups with [`Log::append`] and keeps them with [`Log::commit`]. A [`Reader`]
-//! is one consumer; it sees only what is kept. Neither starts a thread, blocks on another task, or reads the clock: the caller
-//! passes the time, so that a test can drive them through every step and every crash.
+//! is one consumer; it sees only what is kept. Neither the log nor a reader starts a thread, blocks on another task, or reads the clock.
+//! The caller passes the time, so that a test can drive both through every step and every crash.
 //!
 //! The log is made of parts that own their data: the frames in memory (staging.rs), the newest segment (segment_writer.rs), the
 //! files that wait to become segments (blanks.rs), the chunk ids (repeats.rs), the tailed files (file_table.rs), the state shared
@@ -137,9 +137,9 @@ impl Log {
         recover::open(disk, directory, options, fresh)
     }
 
-    /// Stages a group: everything that one batch of a source became, in order. A group is kept whole or not at all. Repeats are cut out of
-    /// it. `now` is the time of a clock that never jumps, by which ages are measured. Returns the seq (sequence number) of the last frame
-    /// that must be kept before the group is kept, to compare with [`Log::kept`]; 0 if the whole group is kept already.
+    /// Stages a group: everything that one batch of a source became, in order. A group is kept whole or not at all. Repeats (records that
+    /// the channel already holds) are removed from it. `now` is the time of a clock that never jumps, by which ages are measured. Returns a
+    /// seq (sequence number): the group is kept once [`Log::kept`] has reached it. Returns 0 if the whole group is kept already.
     pub fn append(&mut self, group: Vec<Batch>, now: Time) -> Result<u64, Error> {
         self.health.check()?;
         sift::check_size(&group)?;
@@ -159,8 +159,8 @@ impl Log {
         Ok(self.staging.last_seq())
     }
 
-    /// Keeps everything that is staged. After [`Error::NoRoom`] and [`Error::Full`] the rest stays staged; call this again
-    /// later. After any other error the log has stopped.
+    /// Keeps everything that is staged. After [`Error::NoRoom`] and [`Error::Full`] the frames that are not kept yet stay staged; call this
+    /// again later. After any other error the log has stopped.
     pub fn commit(&mut self, now: Time) -> Result<(), Error> {
         self.health.check()?;
         let done = self.try_commit(now);
@@ -199,7 +199,7 @@ impl Log {
         }
     }
 
-    /// When the next sync is due with `sync: TIME`; `None` if everything is synced, or with any other `sync`.
+    /// When the next sync is due. `None` if everything is synced, or if the option `sync` is not a time.
     pub fn sync_due(&self) -> Option<Time> {
         let (Sync::Every(period), Some(since)) = (self.options.sync, self.writer.unsynced_since())
         else {
@@ -283,8 +283,8 @@ impl Log {
     /// Repairs the log after a failed disk call on the open segment: ends the segment at its last successful sync, and stages the later
     /// frames again with the same positions.
     ///
-    /// Linux marks pages as clean that it failed to write, so a second sync would prove nothing: a file that failed is not written or
-    /// synced again. The header of the next segment names the end of this one.
+    /// Linux marks pages as clean even if it failed to write them, so a second sync would prove nothing. Therefore a file that failed is
+    /// neither written nor synced again. The header of the next segment names the end of this one.
     fn repair(&mut self, doing: &'static str, error: io::Error) -> Result<(), Error> {
         let Some(unsynced) = self.writer.close() else {
             return self.health.fail(doing, self.directory.path.clone(), error);
@@ -353,13 +353,13 @@ impl Log {
         Reader::attach(index, &self.directory, (name, behind), pool, hot_bytes)
     }
 
-    /// Notes that no sink reads for the consumers without a reader, so that an operator may forget them.
+    /// Marks the consumers that have no reader as not read by any sink, so that an operator may remove them (`channel forget`).
     pub fn note_unread(&self) {
         let note = self.index.lock().consumers.note_unread();
         note();
     }
 
-    /// Removes a consumer without a reader. The batches that only this consumer has not settled are dropped.
+    /// Removes a consumer. Fails if the consumer has a reader. The batches that only this consumer has not settled are dropped.
     pub fn forget(&mut self, name: &str) -> Result<(), Error> {
         self.index.lock().consumers.forget(name, &self.directory)
     }
@@ -428,8 +428,8 @@ impl Log {
         consumer.map_or_else(Skipped::default, |consumer| consumer.skipped)
     }
 
-    /// Whether a consumer that skipped segments has settled a batch since, and is at most half as far behind as its option `behind` and
-    /// `size_max` (the limit of the whole channel) allow.
+    /// Whether a consumer that skipped segments has caught up: it has settled a batch since (or has no backlog), and it is at most half as
+    /// far behind as its option `behind` and `size_max` (the limit of the whole channel) allow.
     pub fn has_caught_up(&self, name: &str, now: Time) -> bool {
         let published = self.index.lock();
         let consumer = published.consumers.get(name);
@@ -472,7 +472,8 @@ impl Log {
         &self.options
     }
 
-    /// Uses other options from the next commit on. Segments keep their size, and a window that becomes smaller evicts ids as they age.
+    /// Uses other options from the next commit on. Existing segments keep their size. If the window in which repeats are recognized
+    /// (`dedupe`) becomes smaller, the next commit evicts ids.
     pub fn change(&mut self, options: Options) {
         self.index.set_size_max(options.size_max);
         self.repeats.window.change(options.dedupe);
@@ -505,7 +506,7 @@ impl Log {
         self.index.used_bytes()
     }
 
-    /// The offset after the last byte of a tailed file that the channel holds; `None` if it holds nothing of the file.
+    /// The offset up to which the channel holds a tailed file; `None` if it holds nothing of the file.
     pub fn next_of(&self, file: &FileId) -> Option<u64> {
         self.files.next(file)
     }
@@ -530,8 +531,8 @@ impl Log {
         self.repeats.window.len()
     }
 
-    /// Ranges (first, last) that `sync: 1s` or `never` had kept and that could not be read back after the disk failed to
-    /// sync them. Each is returned once.
+    /// Ranges (first, last) of positions that were kept without a sync (`sync: 1s` or `never`) and that could not be read back after a sync
+    /// failed. Each is returned once.
     pub fn drain_lost(&mut self) -> Vec<(Position, Position)> {
         std::mem::take(&mut self.health.lost)
     }
@@ -558,8 +559,9 @@ impl Log {
         self.release_settled()
     }
 
-    /// The path and size of the file that should become the next segment; `None` if there is such a file, if it is too early, or if the
-    /// channel is full. Create it with [`Blank::create_ahead`] on another thread, and pass it to [`Log::add_blank`].
+    /// The path and size of a file that should be created now, to become the next segment. `None` if a blank file exists already, if it is
+    /// too early, or if the channel is full. Create the file with [`Blank::create_ahead`] on another thread, and pass it to
+    /// [`Log::add_blank`].
     pub fn wants_blank(&mut self) -> Option<(PathBuf, u64)> {
         let open = self.writer.open()?;
         let early = open.written < open.segment.bytes() / 2;

@@ -23,11 +23,12 @@ impl fmt::Debug for ChannelId {
 /// When written frames are synced, which defines *kept*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
-    /// Kept means that fdatasync has returned: it survives a power cut.
+    /// A batch is kept when fdatasync has returned. It survives a power cut.
     Batch,
-    /// Kept means written: it survives SIGKILL. A power cut loses at most what was written within this time before it.
+    /// A batch is kept when it is written. It survives SIGKILL. A power cut loses at most the batches that were written within this time
+    /// before the cut.
     Every(Duration),
-    /// Kept means written. Only closed segments are synced.
+    /// A batch is kept when it is written. Only closed segments are synced.
     Never,
 }
 
@@ -46,8 +47,8 @@ pub struct Options {
     pub dedupe: Dedupe,
 }
 
-/// Bytes of a segment: large enough that the cost of a roll (two syncs and a rename) is small, and small enough that disk space is
-/// freed while a reader follows.
+/// Bytes of a segment: large enough that the cost of a roll, the change to a new segment (two syncs and a rename), is small, and small
+/// enough that disk space is freed while a reader follows.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Bytes of the smallest segment on a nearly full disk, unless one group takes more.

@@ -27,7 +27,7 @@ pub(super) struct ReadAhead {
     /// Segment and offset of the next frame; `None` if it must be looked up by its position.
     pub(super) next: Option<(u64, u64)>,
     batches: VecDeque<(Position, Batch)>,
-    /// A damaged file whose gap in the positions is not reported yet.
+    /// A damaged file, until the gap that the damage left in the positions is reported.
     damaged: Option<PathBuf>,
     /// Bytes of the frame at the start of the last read.
     frame_bytes: u64,
@@ -68,7 +68,7 @@ impl ReadAhead {
         self.damaged.take()
     }
 
-    /// Reads frames of a segment from offset `from` on, where kept frames end at `end`. Frames at or below `position` were
+    /// Reads frames of a segment from offset `from` on, but not beyond `end`, where the kept frames end. Frames at or below `position` were
     /// handed out already.
     pub(super) fn fetch(
         &mut self,
@@ -101,7 +101,7 @@ impl ReadAhead {
         Ok(Fetched::Batches)
     }
 
-    /// Decodes the whole frames in `bytes`; returns the offset of the next frame. The error is the offset of a misfit.
+    /// Decodes the complete frames in `bytes`, and returns the offset of the next frame. The error is the offset of a misfit.
     fn decode(
         &mut self,
         segment: &Segment,

@@ -91,8 +91,8 @@ impl Reader {
         };
         let floor = {
             let mut cursor = lock(&cursor);
-            // An error is ignored: only `channel forget` reads this flag, and a failing disk also fails the next commit, which is
-            // reported.
+            // An error is ignored, because only the command `channel forget` reads this flag. If the disk is failing, the next commit fails
+            // too, and that is reported.
             let _ = cursor.set_configured(true);
             cursor.floor()
         };
@@ -210,7 +210,7 @@ impl Reader {
         position <= skipped_to
     }
 
-    /// Claims a batch so that the writer does not skip it. Returns false if it was skipped just before.
+    /// Claims a batch so that the writer does not skip it. Returns `false` if the writer has already skipped it.
     fn claim(&mut self, position: Position, batch: &Batch) -> bool {
         let mut published = self.index.lock();
         let Some(consumer) = published.consumers.get_mut(&self.name) else {
@@ -226,7 +226,7 @@ impl Reader {
         true
     }
 
-    /// Every position at or below this one was handed out or is lost.
+    /// The reader's position: all batches at or below it were handed out, were skipped, or are lost.
     pub fn position(&self) -> Position {
         self.position
     }
@@ -251,8 +251,8 @@ impl Reader {
         self.continue_after(self.settled(), Position::default());
     }
 
-    /// Continues after `from`. The sink is done with everything up to `done` and gives back later batches. Those that were skipped
-    /// meanwhile are not handed out again and count as skipped.
+    /// Continues after `from`. The sink is done with everything up to `done`, and gives back the later batches in flight. If the writer has
+    /// skipped some of these meanwhile, they are not handed out again and count as skipped.
     fn continue_after(&mut self, from: Position, done: Position) {
         self.ahead.clear();
         let mut published = self.index.lock();
@@ -267,7 +267,7 @@ impl Reader {
         }
         self.position = from.max(skipped_to);
         consumer.reader_at = Some(self.position);
-        // If the new position is below the cursor, the frames after it that still exist are not released from now on.
+        // If the new position is below the cursor, the frames after the new position that still exist are not released from now on.
         consumer.position = consumer.position.min(self.position);
     }
 
@@ -320,13 +320,14 @@ impl Reader {
         self.index.used_bytes()
     }
 
-    /// The most bytes of all segments.
+    /// The most bytes that all segments may take.
     pub fn size_max(&self) -> u64 {
         self.index.size_max()
     }
 }
 
-/// Finds the frame after `position`. `next` is the segment and offset at which the reader expects it, if it has read the frame before.
+/// Finds the frame after `position`. `next` is the segment and offset at which the reader expects this frame, if it has read the previous
+/// one.
 fn find_on_disk(published: &Published, next: Option<(u64, u64)>, position: Position) -> Next {
     let segments = &published.segments;
     let expected = next.and_then(|(number, offset)| Some((segments.index_of(number)?, offset)));

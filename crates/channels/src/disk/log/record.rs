@@ -1,7 +1,8 @@
-//! The record file of a channel (in this directory also: its record), which survives the loss of the channel's directory.
+//! The record file of a channel, which survives the loss of the channel's directory. The code in this directory also calls this file the
+//! record of the channel.
 //!
-//! For the channel in `DATA_DIR/channels/NAME` it is `DATA_DIR/channel-records/NAME.record`, for a channel elsewhere `NAME.record` beside
-//! the channel's directory. The file has two slots (`millstream_state::Slots`), each of which holds:
+//! For the channel in `DATA_DIR/channels/NAME` it is `DATA_DIR/channel-records/NAME.record`. For a channel elsewhere it is `NAME.record`
+//! beside the channel's directory. The file has two slots (`millstream_state::Slots`), each of which holds:
 //!
 //! ```text
 //! offset bytes
@@ -12,9 +13,9 @@
 //!     48   8   number of records in these batches
 //! ```
 //!
-//! `end` is a lower bound. A clean stop stores it with a sync. Every commit that syncs a segment writes it without syncing the record: so
-//! it is exact after a kill, and after a power cut it is the last value that the system had written. The two counts give the average number
-//! of records in a batch, from which the size of a loss is estimated.
+//! `end` is a lower bound. A start and a clean stop store it with a sync. Every commit that syncs a segment writes it without syncing the
+//! record file. So after a kill it is exact, and after a power cut it is the last value that the system had written to the disk. The two
+//! counts give the average number of records in a batch, from which the size of a loss is estimated.
 
 use std::{
     io,
@@ -37,12 +38,12 @@ const FORMAT: Format = Format {
     bytes_max: 8192,
     remedy: "remove it; without it a start may not see that the end of the log is missing",
 };
-/// Bytes of a slot up to version 3: seal, channel id (16), generation (8), end (12), settled (12), 0 (16), batches (8),
-/// records (8).
+/// Bytes of a slot up to version 3: seal, channel id (16), generation (8; incremented by every store), end (12), settled (12), 0 (16),
+/// batches (8), records (8).
 const OLD_SLOT_BYTES: usize = 96;
 /// The directory of the channels in a data_dir.
 const CHANNELS: &str = "channels";
-/// The directory of their record files.
+/// The directory of the record files of these channels.
 const RECORDS: &str = "channel-records";
 
 /// The path of the record file of the channel in `directory`.
@@ -60,13 +61,13 @@ pub(super) fn record_path(directory: &Path) -> PathBuf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
     pub(super) channel: ChannelId,
-    /// Everything up to this was durable.
+    /// Everything up to this position was durable.
     pub(super) end: Position,
-    /// Every consumer had settled everything up to this.
+    /// Every consumer had settled everything up to this position.
     pub(super) settled: Position,
     /// Batches that were counted.
     batches: u64,
-    /// Records in them.
+    /// Records in these batches.
     records: u64,
 }
 
@@ -195,7 +196,7 @@ fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
 pub(super) struct ChannelRecord {
     path: PathBuf,
     pub(super) summary: Summary,
-    /// `None` while the disk has no space for the file.
+    /// `None` until the file is opened, and while the disk has no space for it.
     slots: Option<Slots>,
 }
 

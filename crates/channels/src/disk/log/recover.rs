@@ -4,7 +4,8 @@
 //! before the next one was opened; readers check their frames. It walks the newest segment frame by frame. Invalid bytes after the last
 //! synced end are a torn tail: the log ends there, and everything after it is dropped even if it looks valid. Invalid bytes before that end
 //! are damage, which is reported; reading continues after it. The offsets of tailed files come from the newest header and the frames after
-//! it, chunk ids from the id files or, if one is missing, from the frames. After anything but a clean stop a new epoch begins.
+//! it. Chunk ids come from the id files; if an id file is missing, they come from the frames of its segment. Unless the last stop was
+//! clean, a new epoch begins.
 
 use std::{
     collections::BTreeSet,
@@ -54,8 +55,8 @@ pub struct Recovered {
     pub damage: Vec<(PathBuf, &'static str)>,
     /// Losses that were found now or earlier and that no operator has accepted.
     pub losses: Vec<Loss>,
-    /// The position up to which a consumer had settled batches that a power cut has taken, because the option `sync` does not protect them;
-    /// `None` if no settled batch is missing for this reason.
+    /// A power cut may take batches that a consumer has already settled, if the option `sync` does not protect them. This is the position
+    /// up to which the consumer had settled; `None` if no settled batch is missing for this reason.
     pub taken_by_power: Option<Position>,
     /// Every tailed file, and the offset up to which it is kept.
     pub files: Vec<(FileId, u64)>,
@@ -122,13 +123,13 @@ struct Recovery {
     summary: Summary,
     /// The ids in the frames of the newest segment.
     newest_ids: Vec<IdRecord>,
-    /// Gaps between frames: the last position before the gap, and the last missing one.
+    /// Gaps between frames. Each entry holds the last position before the gap, and the last missing position.
     gaps: Vec<(Position, Position)>,
     damage: Damage,
 }
 
 impl Recovery {
-    /// Restores the segments with their ids and origins. Returns the end of the newest one; `None` without a segment.
+    /// Restores the segments with their ids and origins. Returns the end of the newest segment; `None` if there is no segment.
     fn restore_segments(
         &mut self,
         found: Vec<SegmentFile>,
@@ -136,7 +137,7 @@ impl Recovery {
     ) -> Result<Option<Tail>, Error> {
         let mut orphans = orphaned_id_files(&found, names);
         let newest_header = found.iter().rposition(|segment| segment.header.is_some());
-        // The end of each segment and the number of its ids, according to the next header.
+        // The end of each segment and the number of its ids, according to the header of the next segment.
         let headers = found.iter().skip(1).map(|next| next.header.as_ref());
         let closed: Vec<_> = headers
             .zip(&found)
@@ -236,8 +237,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Restores ids and origins from the frames of a segment. `bounds`: the offset at which its frames end at the latest, and whether the
-    /// segment is closed. `since` is the newest keep time before it.
+    /// Restores ids and origins from the frames of a segment. `bounds` holds the offset at which the frames end at the latest, and whether
+    /// the segment is closed. `since` is the newest keep time before the segment.
     fn walk(&mut self, segment: &Segment, bounds: (u64, bool), since: Time) -> Result<Tail, Error> {
         let channel = self.directory.channel;
         let (repeats, files, summary) = (&mut self.repeats, &mut self.files, &mut self.summary);
@@ -309,7 +310,7 @@ impl Recovery {
             cursors: published.consumers.range(),
             known,
         };
-        // The log once reached further: its end was removed, or a power cut lost unsynced frames.
+        // If `end` is higher, the log once reached further: its end was removed, or a power cut lost unsynced frames.
         let end = evidence.end();
         if end > published.kept {
             next.epoch = next.epoch.max(end.epoch + 1);
@@ -367,13 +368,14 @@ fn remember(directory: &LogDirectory, evidence: &Evidence, losses: &Losses) {
     });
     let whole = replaced.map(|known| known.whole_loss());
     for loss in evidence.losses().into_iter().chain(whole) {
-        // A full disk has no space for the file: the loss counts for this run, and the next start finds it again.
+        // An error is ignored, because a full disk may have no space for the file. In this case the loss counts for this run, and the next
+        // start finds it again.
         let _ = losses.add(loss);
     }
 }
 
-/// The numbers of the id files whose segments were released. A power cut may restore older segments, so segments may exist on both sides of
-/// such a number. An id file with a higher number than the newest segment is a leftover, because the newest segment is never released.
+/// The numbers of the id files whose segments were released. A power cut may restore older segments, so segments with lower numbers may
+/// exist. An id file with a higher number than the newest segment is a leftover, because the newest segment is never released.
 fn orphaned_id_files(found: &[SegmentFile], names: &[String]) -> BTreeSet<u64> {
     let numbers: BTreeSet<u64> = found.iter().map(|segment| segment.number).collect();
     let newest = numbers.last().copied().unwrap_or(u64::MAX);

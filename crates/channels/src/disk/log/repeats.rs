@@ -37,7 +37,8 @@ pub(super) struct Repeats {
     pub(super) window: Window,
     /// The keys in the group whose frames are read by [`Repeats::ids_of`].
     group: GroupKeys,
-    /// The id files, oldest first: the number of the segment, and the window's entry number after the last id of the file.
+    /// The id files, oldest first. Each entry holds the number of the segment, and the number that the window gives to the entry after the
+    /// last id of the file.
     id_files: VecDeque<(u64, u64)>,
     /// Chunks that arrived again and were not stored a second time.
     pub(super) count: u64,
@@ -45,8 +46,8 @@ pub(super) struct Repeats {
 
 /// The decision about a chunk.
 pub(super) enum Admission {
-    /// The chunk is new: store it. Holds its entry for the id file, which is `None` if an earlier part of the group has already added
-    /// the entry.
+    /// The chunk is new: store it. Holds the chunk's entry for the id file; `None` if an earlier part of the group has already added this
+    /// entry.
     New(Option<IdRecord>),
     /// The chunk is kept already.
     Kept,
@@ -75,7 +76,8 @@ impl Repeats {
         let key = self.keys.key(chunk);
         let identity = identity(&chunk.id);
         if group.earlier.contains(&key) {
-            // A unique chunk is in a part once. Chunks that share an id are different ones.
+            // A part holds a chunk with a unique id only once, so a second copy is a repeat. Chunks with a shared id count as different
+            // chunks.
             return match group.current.insert(key) || identity == Identity::Shared {
                 true => Admission::New(None),
                 false => Admission::Pending,
@@ -99,8 +101,8 @@ impl Repeats {
         }
     }
 
-    /// The ids of the chunks in a frame, without those in earlier frames of its group, and the orderly closes of connections that it
-    /// stores. Call it for the frames in their order.
+    /// The entries of a frame for the id file: the chunks that no earlier frame of its group holds, and the orderly closes of connections
+    /// that the frame stores. Call this for the frames in their order.
     pub(super) fn ids_of(&mut self, head: &Head) -> Vec<IdRecord> {
         let seconds = seconds(head.keep_time);
         let closed = head.closed.iter().map(|connection| IdRecord::Closed {

@@ -32,7 +32,8 @@ impl Log {
         self.end_open()?;
         match self.write_previous_ids() {
             Err(Error::NoRoom { .. }) => {
-                // The next segment has its own reserve (see `segment_writer::reserve`), so the unused end of this one can be freed.
+                // The next segment has its own reserve of space (`segment_writer::reserve`), so the unused end of this segment can be
+                // freed.
                 let is_settled = self.index.lock().is_settled();
                 self.truncate_newest()?;
                 self.write_previous_ids_at_any_cost(is_settled)?;
@@ -72,13 +73,13 @@ impl Log {
         Ok(())
     }
 
-    /// Takes the space for the next segment, of at least `least` bytes, from the newest one, because the disk has none. `full`: the
-    /// error of the disk, returned if that is not possible.
+    /// Frees space in the newest segment for the next one, which needs at least `least` bytes, because the disk has no space. If this is
+    /// not possible, returns `full`, the error of the disk.
     ///
     /// Ends the newest segment and frees the space after its end mark. If the segment is completely settled, an empty segment becomes the
-    /// newest, so that the settled one can be released like any other. The reserve at the end of the settled segment suffices for the empty
-    /// one; if necessary, the oldest ids are dropped. A segment that is not settled keeps its reserve, because another program could take
-    /// the freed space.
+    /// newest, so that the settled one can be released like any other. The reserve (space at the end that no frame of a batch may take) of
+    /// the settled segment suffices for the empty one; if necessary, the oldest ids are dropped. A segment that is not settled keeps its
+    /// reserve, because another program could take the freed space.
     fn free_newest(&mut self, least: u64, full: Error) -> Result<(), Error> {
         let (newest, is_settled) = {
             let published = self.index.lock();
@@ -263,8 +264,8 @@ impl Log {
         self.release_settled()
     }
 
-    /// Frees the oldest segment by skipping it for the consumers that have not settled it. Returns false if this is not possible: one of
-    /// them has `then: block`, or there is no consumer, or no newer segment.
+    /// Frees the oldest segment by skipping it for the consumers that have not settled it. Returns `false` if this is not possible: one of
+    /// these consumers has `then: block`, or there is no consumer, or no newer segment.
     fn skip_for_space(&mut self) -> Result<bool, Error> {
         let slowest: Vec<(String, Then)> = {
             let published = self.index.lock();

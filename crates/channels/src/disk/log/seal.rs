@@ -15,8 +15,8 @@
 use millstream_state::Fields;
 use millstream_sys::checksum::{crc32c, crc32c_of};
 
-/// The version of all files that begin like this. Version 2 added the receive time to frames, version 3 the version to the checksum, and
-/// version 4 the tag under which a chunk arrived.
+/// The version of all files that begin like this. Version 2 added the receive time to frames. Version 3 made the checksum cover the
+/// version. Version 4 added the tag under which a chunk arrived.
 pub(super) const FORMAT_VERSION: u32 = 4;
 /// The last version whose checksum does not cover the version.
 const UNCOVERED: u32 = 2;
@@ -25,7 +25,7 @@ pub(super) const SEAL_BYTES: usize = 16;
 
 /// The result of [`check`].
 pub(super) enum Sealed {
-    /// It is intact, and this version or an earlier one wrote it.
+    /// The file is intact and has this version or an earlier one.
     Whole,
     /// A newer program wrote it.
     Newer(u32),

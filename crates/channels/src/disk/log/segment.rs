@@ -11,7 +11,7 @@
 //!     40   8   number of this segment
 //!     48   8   first: the seq of its first frame
 //!     56   8   keep time of the newest frame before it
-//!     64   8   end of the frames of the segment before it, 0 if there is none; later bytes there are not part of the log
+//!     64   8   end of the frames of the segment before it, 0 if there is none; bytes after this end are not part of the log
 //!     72   4   entries in the id file of the segment before it
 //!     76   4   F: number of tailed files
 //!     80  40F  per file: file (32, see origins.rs), next byte (8)
@@ -180,7 +180,8 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// `lengths`: bytes of the file, where its first frame begins, where its kept frames end.
+    /// `lengths` holds the number of bytes of the file, the offset at which its first frame begins, and the offset at which its kept frames
+    /// end.
     pub(super) fn new(
         number: u64,
         first: Position,
@@ -231,7 +232,7 @@ pub(super) fn segment_name(number: u64) -> String {
     format!("{number:010}.seg")
 }
 
-/// A temporary name of a segment that is being renamed to its correct name; `unique` distinguishes several.
+/// A temporary name of a segment that is being renamed to its correct name; `unique` distinguishes several files with the same number.
 pub(super) fn moved_name(number: u64, unique: usize) -> String {
     format!("moved-{number}-{unique}.seg")
 }

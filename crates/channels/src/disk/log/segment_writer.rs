@@ -1,4 +1,4 @@
-//! Writes the newest segment: frames, the sync, the end mark.
+//! Writes frames and the end mark to the newest segment, and syncs it.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
@@ -27,7 +27,7 @@ const WRITE_BYTES_MAX: u64 = 8 << 20;
 /// The reserve (see [`reserve`]) takes at most the size of a segment divided by this.
 const RESERVE_PART: u64 = 4;
 
-/// The segment that is being written, and the end of the log before it.
+/// The segment that is being written, and the segment before it.
 #[derive(Default)]
 pub(super) struct SegmentWriter {
     /// `None` before the first frame and after a failure.
@@ -42,13 +42,13 @@ pub(super) struct OpenSegment {
     pub(super) segment: Arc<Segment>,
     /// Where the next frame is written.
     pub(super) written: u64,
-    /// Everything before this is durable.
+    /// Everything before this offset is durable.
     synced: u64,
     /// The ids in its frames.
     ids: Vec<IdRecord>,
     /// How many of the ids are durable.
     ids_synced: usize,
-    /// The tailed files in frames that are not durable yet, each with its offset before the frame.
+    /// The tailed files in frames that are not durable yet. Each entry holds a file, and the offset of the file before the frame.
     files_unsynced: Vec<(FileId, Option<u64>)>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Unsynced {
     synced: u64,
     /// The end of the frames that consumers can see.
     published: u64,
-    /// The tailed files in these frames, each with its offset before the frame.
+    /// The tailed files in the frames that were not synced. Each entry holds a file, and the offset of the file before the frame.
     pub(super) files: Vec<(FileId, Option<u64>)>,
 }
 
@@ -127,7 +127,7 @@ impl SegmentWriter {
         })
     }
 
-    /// Writes the staged groups that fit with one call.
+    /// Writes as many staged groups as fit, with one call to the disk.
     pub(super) fn write(
         &mut self,
         channel: ChannelId,
@@ -193,8 +193,8 @@ impl SegmentWriter {
         let Some(open) = &self.open else {
             return Ok(());
         };
-        // The end mark of a clean stop must fit into the reserve. If the list of orderly closes does not fit with it, the list is left out,
-        // and after the restart nothing proves that the last acknowledgements on these connections arrived.
+        // The end mark of a clean stop must fit into the reserve (see [`reserve`]). If there is no space for the list of orderly closes
+        // too, the list is left out. Then, after the restart, nothing proves that the last acknowledgements on these connections arrived.
         let fits = open.written + END_BYTES + 9 * closed.len() as u64 <= open.segment.bytes();
         let mut head = Vec::new();
         encode_head(&mut head, stamp, None, if fits { closed } else { &[] });
@@ -208,8 +208,8 @@ impl SegmentWriter {
         open.segment.file.write_at(&parts, open.written)
     }
 
-    /// Closes the open segment at the end of its durable frames, which after a successful sync is the end of the last frame.
-    /// Returns the part that was not synced, if any.
+    /// Closes the open segment at the end of its durable frames. If the last sync succeeded, this is the end of the last frame. Returns the
+    /// part that was not synced, if any.
     pub(super) fn close(&mut self) -> Option<Unsynced> {
         let mut open = self.open.take()?;
         let published = open.segment.end();
@@ -226,8 +226,8 @@ impl SegmentWriter {
 }
 
 impl Unsynced {
-    /// Reads back the frames that consumers can see and that were kept without a sync (any `sync` other than `batch`). `kept` is the newest
-    /// of them. Returns the frames, and the first position that cannot be read back, if there is one.
+    /// Reads back the frames that consumers can see and that were kept without a sync (any `sync` other than `batch`). `kept` is the
+    /// position of the newest such frame. Returns the frames, and the first position that cannot be read back, if there is one.
     pub(super) fn read_back(
         &self,
         channel: ChannelId,
@@ -282,7 +282,8 @@ impl Unsynced {
     }
 }
 
-/// Bytes to keep free at the end of a segment of `bytes` bytes with `ids` ids, with `files` files in the file table.
+/// The number of bytes to keep free at the end of a segment. The segment has `bytes` bytes and `ids` ids, and the file table has `files`
+/// files.
 ///
 /// A channel on a full disk needs this reserve to continue once everything is settled. The segment is truncated after its end mark, which
 /// frees space for its id file and for the head of another segment. Then the segment can be released.
@@ -297,7 +298,7 @@ fn reserve(bytes: u64, ids: usize, files: usize) -> u64 {
 pub(super) fn least_bytes(group: GroupSize, files: usize) -> u64 {
     let content = header_bytes(files) + group.bytes + PAGE;
     let with_reserve = content + reserve(u64::MAX, group.ids, files);
-    // In a small segment the reserve is a fixed part of it.
+    // In a small segment the reserve is a fixed part of the segment.
     let with_part = content + content.div_ceil(RESERVE_PART - 1) + PAGE;
     with_reserve.min(with_part).next_multiple_of(PAGE)
 }

@@ -59,7 +59,7 @@ impl Segments {
         self.iter().map(|segment| segment.bytes()).sum()
     }
 
-    /// The position of the last frame of the segment at `index`; `None` if it is empty or the newest.
+    /// The position of the last frame of the segment at `index`; `None` if the segment is empty or the newest one.
     pub(super) fn last_position(&self, index: usize) -> Option<Position> {
         let (segment, next) = (self.get(index)?, self.get(index + 1)?);
         let seq = next.first.seq.checked_sub(1)?;
@@ -69,7 +69,7 @@ impl Segments {
         })
     }
 
-    /// The number of segments that hold nothing after `position`. The newest is never one of them. This number is also the index of the
+    /// The number of segments that hold nothing after `position`. The newest segment is never counted. This number is also the index of the
     /// segment that holds the frame after `position`.
     pub(super) fn below(&self, position: Position) -> usize {
         (0..self.list.len().saturating_sub(1))

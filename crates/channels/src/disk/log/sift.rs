@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
-//! A sender that lost an acknowledgement sends a chunk again, and a source that restarts may read a file again from an offset below the
-//! one up to which the channel holds it. Such repeats are cut out of the batch before it is staged.
+//! A sender that lost an acknowledgement sends a chunk again, and a source that restarts may read a file again from an offset that the
+//! channel has already passed. Such repeats are cut out of the batch before it is staged.
 
 use bytes::{Bytes, BytesMut};
 use millstream_record::{Batch, ChunkOrigin, Encoding, FileOrigin, Origin, Values};
@@ -71,7 +71,7 @@ impl<'a> Sifter<'a> {
         self.sifted
     }
 
-    /// Removes the records from a batch that are already kept; `None` if nothing is left.
+    /// Removes from a batch the records that are already kept; `None` if nothing is left.
     fn sift_batch(&mut self, mut batch: Batch, ids: &mut Vec<IdRecord>) -> Option<Batch> {
         if batch.origins.is_empty() {
             return Some(batch);
@@ -148,13 +148,13 @@ impl<'a> Sifter<'a> {
 /// How much of a part of a file is new.
 enum FilePart {
     New,
-    /// The part is new from this byte of the file on; the piece of the body before it is already kept.
+    /// The part is new from this byte of the file on; the piece of the body before this byte is already kept.
     NewFrom(u64, KnownPiece),
     Known,
 }
 
 /// The piece with the first `bytes` bytes of a batch that holds a part of a file. `None` if these bytes are not whole, unchanged
-/// lines of the file. Then it is unknown which records are kept, and a duplicate is better than a loss.
+/// lines of the file. In this case it is unknown which records are kept, so the batch is stored whole: a duplicate is better than a loss.
 fn known_piece(bytes: u64, file: &FileOrigin, batch: &Batch) -> Option<KnownPiece> {
     if batch.encoding != Encoding::Lines || batch.body.len() as u64 != file.next - file.begin {
         return None;

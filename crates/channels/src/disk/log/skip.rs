@@ -1,8 +1,9 @@
-//! Skips whole segments for a consumer that is too far behind (`behind: { then: skip }`), and up to a position that an operator names.
+//! Skips batches for a consumer: whole segments if it is too far behind (`behind: { then: skip }`), or everything up to a position that an
+//! operator names.
 //!
-//! Skipped batches stay skipped: the cursor is moved before a segment can be dropped, and the reader does not hand them out again.
-//! The writer counts batches that the reader has not handed out. The reader counts batches that it has handed out and that its sink
-//! gave back unsettled ([`super::Reader::seek`]). So every record that the sink will never settle is counted exactly once.
+//! Skipped batches stay skipped: the cursor is moved before a segment can be dropped, and the reader does not hand out these batches again.
+//! The writer counts batches that the reader has not handed out. The reader counts batches that it has handed out and that its sink gave
+//! back unsettled ([`super::Reader::seek`]). So every record that the sink will never settle is counted exactly once.
 
 use std::sync::{Arc, PoisonError};
 
@@ -89,7 +90,8 @@ pub(super) fn skip_segment(
     let Some(consumer) = published.consumers.get_mut(name) else {
         return Ok(false);
     };
-    // The reader may have handed out more batches since. The reader counts these itself, so only later ones are counted here.
+    // The reader may have handed out more batches meanwhile. It counts the batches that it has handed out, so only later ones are counted
+    // here.
     let after = consumer
         .position
         .max(consumer.reader_at.unwrap_or_default());
@@ -149,8 +151,8 @@ pub fn unsettled(watch: &Watch, channel: ChannelId, name: &str, to: Position) ->
     all
 }
 
-/// Counts the records of a segment after the first and up to the second position, by the heads of its frames. Damaged frames are
-/// not counted.
+/// Counts the records of a segment that are after `after` and not after `to`. Reads only the heads of the frames. Damaged frames are not
+/// counted.
 fn count(
     segment: &Segment,
     channel: ChannelId,

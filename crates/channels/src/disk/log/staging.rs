@@ -21,7 +21,7 @@ pub(super) struct StagedFrame {
     pub(super) files: Vec<FileOrigin>,
     /// The batch to publish; `None` if it was published before and its frame is staged again after a failed sync.
     pub(super) batch: Option<Batch>,
-    /// When this frame is kept, the entries of the window of chunk ids (window.rs) with numbers below this one are kept, too.
+    /// When this frame is kept, all entries of the window of chunk ids (window.rs) whose numbers are below `window_end` are kept, too.
     pub(super) window_end: u64,
 }
 

@@ -34,7 +34,8 @@ pub(super) struct SegmentFile {
 
 impl SegmentFile {
     /// Truncates a segment that ended before it was half full, as the last segment of a run may. Otherwise a program that is killed
-    /// repeatedly would fill its channel with nearly empty segments. `end`: the end of its frames, according to the next segment.
+    /// repeatedly would fill its channel with nearly empty segments. `end` is the end of the segment's frames, according to the header of
+    /// the next segment.
     pub(super) fn truncate(&mut self, end: u64) -> Result<(), Error> {
         let bytes = end.next_multiple_of(PAGE);
         // A fuller segment keeps its size, to be reused.
@@ -76,8 +77,8 @@ impl SegmentFile {
 /// Damaged files, each with a description of the damage.
 pub(super) type Damage = Vec<(PathBuf, &'static str)>;
 
-/// Opens all segments of the directory in order. A file with the name of another segment is renamed to its own. A file that is not a
-/// segment of this channel is renamed to `.bad` and never removed, because it may hold records that are missing.
+/// Opens all segments of the directory in order. A segment whose file has the name of another segment gets its own name back. A file that
+/// is not a segment of this channel is renamed to `.bad` and never removed, because it may hold records that are missing.
 pub(super) fn survey(
     disk: &dyn Disk,
     directory: &Path,
@@ -132,7 +133,7 @@ fn rename_back(
     }
     for mut segment in misnamed {
         if !segment.holds_frames(channel)? {
-            // A recycled segment got a new header, and a power cut undid the rename. It has no kept frame.
+            // This is a recycled segment that got a new header, and a power cut undid its rename. It has no kept frame.
             disk.remove(&segment.path)
                 .map_err(|error| Error::disk("removing a leftover", &segment.path, error))?;
             continue;

@@ -1,4 +1,4 @@
-//! Finds the end of the log: walks a segment whose end is not named by a later header.
+//! Finds the end of the log, by walking over a segment whose end no later header names.
 
 use std::io::{self, IoSlice};
 
@@ -26,13 +26,12 @@ pub(super) struct Tail {
     /// Bytes after the end that look like frames, and are dropped.
     pub(super) torn_bytes: u64,
     pub(super) damage: Option<&'static str>,
-    /// Gaps that damage has left: the last position before the gap, and the last missing one.
+    /// Gaps that damage has left. Each entry holds the last position before the gap, and the last missing position.
     pub(super) gaps: Vec<(Position, Position)>,
 }
 
-/// Walks through the frames of a segment up to `end`, with their bodies, and passes the heads of complete groups to `each`; an
-/// incomplete group is ignored. If the segment is not `closed`, syncs the frames that may not be durable, because consumers will
-/// see them.
+/// Reads the frames of a segment up to `end`, including their bodies, and passes the heads of complete groups to `each`. An incomplete
+/// group is ignored. If the segment is not `closed`, syncs the frames that may not be durable, because consumers will see them.
 pub(super) fn walk_tail(
     segment: &Segment,
     channel: ChannelId,
@@ -89,7 +88,7 @@ pub(super) fn walk_tail(
         }
     }
     if !closed {
-        // A truncated file may be shorter than its header.
+        // A truncated file may be shorter than its header, so both ranges are limited to the file.
         write_again(segment, 0, segment.start.min(segment.bytes()))?;
         write_again(segment, synced, tail.end.min(segment.bytes()))?;
         segment.file.sync()?;
@@ -98,7 +97,7 @@ pub(super) fn walk_tail(
 }
 
 impl Tail {
-    /// Notes the gap before a frame at `actual` if the frame at `next` should follow.
+    /// Notes a gap if the next frame is at `actual` but should be at `next`.
     pub(super) fn note_gap(&mut self, next: Position, actual: Position) {
         if actual.seq > next.seq {
             self.gaps.push((next.before(), actual.before()));
@@ -106,8 +105,8 @@ impl Tail {
     }
 }
 
-/// Writes the same bytes again. If a sync failed just before a kill, the page cache holds pages that count as clean but
-/// never reached the disk, so a sync alone would prove nothing.
+/// Writes the bytes from `start` to `end` again, unchanged. If a sync failed just before a kill, the page cache holds pages that count as
+/// clean but never reached the disk, so a sync alone would prove nothing.
 fn write_again(segment: &Segment, start: u64, end: u64) -> io::Result<()> {
     let mut bytes = Vec::new();
     let mut at = start;
@@ -126,7 +125,7 @@ fn write_again(segment: &Segment, start: u64, end: u64) -> io::Result<()> {
 /// How to continue after bytes that are not a valid frame (a misfit).
 pub(super) enum Resume {
     /// Continue at the frame at this offset. The misfit is damage, because its bytes were synced: the segment is closed, or a later frame
-    /// names a synced end (`synced`) after them.
+    /// names a synced end (`synced`) beyond these bytes.
     At(u64),
     /// Stop: the misfit is a torn tail. This many bytes are dropped.
     Torn(u64),

@@ -403,7 +403,7 @@ fn a_second_process_cannot_open_the_channel() {
     );
 }
 
-/// One flipped bit in the version of a file must not look like a newer program.
+/// A file with one flipped bit in its version must not look like the file of a newer program.
 #[test]
 fn a_flipped_version_is_damage_and_does_not_prevent_a_start() {
     for name in ["0000000001.seg", "sink.cursor", "channel"] {
@@ -786,7 +786,7 @@ fn bodies(log: &Log) -> Vec<Bytes> {
 fn a_chunk_in_several_parts_is_kept_once_under_any_tags() {
     let disk = SimulatedDisk::new(1);
     let content = [b"\xd9\x20".as_slice(), &[b'a'; 32]].concat();
-    // The group repeats chunk 2. The last two chunks are different ones with the same content, and their id is a hash of it.
+    // The group repeats chunk 2. The last two chunks are different ones with the same content, and their id is a hash of this content.
     let group = |tags: [&str; 2], connection| {
         let part = |tag: &str| {
             let mut part = gathered(&[1, 2, 2, 3, 3]);

@@ -2,8 +2,8 @@
 
 use millstream_state::Fields;
 
-/// Appends the length of the name (4), the length of the value (4), the name and the value. Both are far below 4 GiB: larger
-/// groups are refused before (`Error::TooLarge`).
+/// Appends the length of the name (4), the length of the value (4), the name and the value. Both lengths are far below 4 GiB, because
+/// larger groups are refused earlier (`Error::TooLarge`).
 pub(super) fn put_text(out: &mut Vec<u8>, name: &str, value: &str) {
     for text in [name, value] {
         let bytes = u32::try_from(text.len()).unwrap_or(u32::MAX);

@@ -15,8 +15,8 @@ use super::{
 /// One read fetches at least this many bytes: many small heads, or most of one large frame.
 const READ_BYTES: u64 = 256 << 10;
 
-/// A search for the next frame reads at most this many times the size of the segment, to check bytes that look like heads. To check
-/// all old frames of a recycled segment, it reads less than the size of the segment.
+/// A search for the next frame checks bytes that look like heads. For these checks it reads at most this many times the size of the
+/// segment. This is enough: to check all old frames of a recycled segment, it reads less than the size of the segment.
 const PROOF_FACTOR: u64 = 8;
 
 /// Why a walk cannot continue.
@@ -53,7 +53,7 @@ pub(super) struct Walk<'a> {
     file: &'a dyn File,
     place: Place,
     end: u64,
-    /// The next frame has this position, or a later one unless the walk is strict.
+    /// The position of the next frame. Unless the walk is strict, the frame may also have a later position.
     expected: Position,
     strict: bool,
     buffer: Vec<u8>,
@@ -141,8 +141,8 @@ impl<'a> Walk<'a> {
         Ok(Some(frame))
     }
 
-    /// Returns the next valid head after the current offset whose position is not below those of the frames before it, and the offset of
-    /// that head. `None` if there is none up to the end.
+    /// Searches for the next valid head after the current offset. The position of the head must not be below the positions of the frames
+    /// before it. Returns the offset of the head, and the head; `None` if there is none up to the end.
     pub(super) fn find_next(&mut self) -> io::Result<Option<(u64, Head)>> {
         let expected = self.expected;
         self.find(|position| position.epoch == expected.epoch && position.seq >= expected.seq)

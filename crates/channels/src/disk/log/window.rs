@@ -1,13 +1,13 @@
 //! The window of chunk ids: which chunks are kept, or staged to be kept.
 //!
-//! It has one entry per chunk, in the order of the log, bounded in number and age. A second copy that arrives before the first one
-//! is kept is recognized, and is acknowledged only when the first one is kept. An id takes about 60 bytes: 32 in the ring, the rest
-//! in the map, which doubles when it grows.
+//! It has one entry per chunk, in the order of the log, bounded in number and age. A second copy is recognized even before the first copy
+//! is kept, but it is acknowledged only when the first copy is kept. An id takes about 60 bytes: 32 in the ring, the rest in the map, which
+//! doubles when it grows.
 //!
-//! An id that is a hash of the content, or too short to be unique, is shared by different chunks with equal bytes. Such a chunk is a repeat
-//! only if it arrives on another connection after the connection of the last copy broke, and if after our acknowledgement no other chunk
-//! followed on the broken connection. Such a follower, or an orderly close, proves that the acknowledgement arrived, so that the sender
-//! will not resend the copy. When in doubt a chunk is stored: a duplicate can be found and removed, a loss cannot.
+//! An id that is a hash of the content, or too short to be unique, is shared by different chunks with equal bytes. A chunk with such an id
+//! is a repeat only if it arrives on another connection after the connection of the last copy broke. In addition, no other chunk may have
+//! followed on the broken connection after our acknowledgement. Such a follower, or an orderly close, proves that the acknowledgement
+//! arrived; then the sender will not resend the copy. When in doubt a chunk is stored: a duplicate can be found and removed, a loss cannot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -77,8 +77,8 @@ pub(super) struct Window {
     /// Maps the first half of a key to the low half of the number of its newest entry. If two keys share their first half, repeats
     /// of the older one are missed. A wrong match is impossible, because the ring holds whole keys.
     map: HashMap<[u8; 8], u32, foldhash::fast::RandomState>,
-    /// Maps a connection to the number of its last entry, until a follower or an orderly close proves that the acknowledgement
-    /// arrived.
+    /// Maps a connection to the number of its last entry with a shared id, until a follower or an orderly close proves that the
+    /// acknowledgement arrived.
     waiting: HashMap<u64, u64, foldhash::fast::RandomState>,
     /// Orderly closes that no frame stores yet.
     closed: Vec<u64>,
@@ -131,7 +131,7 @@ impl Window {
         std::mem::take(&mut self.closed)
     }
 
-    /// Puts an orderly close back whose frame was dropped, so that the next frame stores it.
+    /// Puts back an orderly close whose frame was dropped, so that the next frame stores it.
     pub(super) fn put_back_closed(&mut self, connection: u64) {
         self.closed.push(connection);
     }
@@ -260,7 +260,7 @@ impl Window {
         let number = self.end();
         if !entry.proved {
             if self.waiting.len() >= CONNECTIONS_MAX {
-                // Counts all of them as proven, so that their repeats are stored: a duplicate is better than a loss.
+                // All waiting entries count as proven, so that their repeats are stored: a duplicate is better than a loss.
                 for number in std::mem::take(&mut self.waiting).into_values() {
                     self.prove(number);
                 }

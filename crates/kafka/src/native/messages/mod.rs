@@ -1,8 +1,8 @@
-//! A producer's requests and their answers, each in one version that all brokers since Kafka 2.4 support.
+//! A producer's requests and their answers. Each has one version, which all brokers since Kafka 2.4 support.
 //!
-//! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). All versions precede the
-//! "flexible" ones. Only Produce has two: brokers on the level of Kafka 2.1 (older Redpanda) do not report which
-//! records are bad.
+//! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). All versions are older than
+//! the "flexible" versions, which encode lengths differently. Only Produce has two versions: brokers on the level of
+//! Kafka 2.1 (older Redpanda) support only the older one, whose answer does not say which records are bad.
 
 mod produce;
 mod transactions;
@@ -226,7 +226,7 @@ pub(super) struct OffsetFetch<'a> {
 
 pub(super) struct Fetched {
     pub(super) error: i16,
-    /// -1 if there is none.
+    /// -1 if the group has not committed an offset.
     pub(super) offset: i64,
     pub(super) metadata: String,
 }

@@ -1,4 +1,5 @@
-//! The request Produce, which sends batches of records to one broker. Batches are not copied: the framing is sent in separate pieces.
+//! The request Produce, which sends batches of records to one broker. Batches are not copied into the request: the framing and the
+//! batches are separate pieces, which are sent one after the other.
 
 use crate::native::wire::{Put, Take};
 

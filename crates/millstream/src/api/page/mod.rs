@@ -73,7 +73,7 @@ const fn asset(name: &'static str, kind: &'static str, content: &'static str) ->
     }
 }
 
-/// The `ETag` of all files. It changes whenever one of them changes, so that browsers can cache them until then.
+/// The `ETag` of all files. It changes whenever a file changes, so browsers can cache the files until then.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hasher = DefaultHasher::new();
     for asset in &ASSETS {

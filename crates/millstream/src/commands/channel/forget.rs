@@ -11,10 +11,10 @@ use crate::{exit, page};
 
 /// Remove a consumer whose sink is no longer configured: the next start drops records that only it has not settled.
 ///
-/// To keep those records, run `skip --to end` for it first. The channel must not be in use, unless `--running` asks its instance to do it
-/// now.
+/// To keep those records, first run `skip --to end` for this consumer. The channel must not be in use, unless `--running` asks its
+/// instance to remove the consumer now.
 ///
-/// The channel remembers which sinks read it after its last start. To forget one of those, use `--force`, or start once
+/// The channel remembers which sinks read it after its last start. To forget one of these sinks, use `--force`, or start once
 /// without the sink in the configuration. A sink that returns afterwards begins at the oldest batch that is still there.
 #[derive(Args)]
 pub struct Forget {

@@ -52,7 +52,7 @@ fn segments(directory: &Directory) -> String {
 }
 
 fn consumers(directory: &Directory) -> Result<String, Trouble> {
-    // The backlog of the slowest consumer includes those of all others, so one pass over it counts them all.
+    // The backlog of the slowest consumer includes the backlogs of all others, so one pass over it counts all backlogs.
     let cursors: Vec<Position> = directory
         .consumers
         .iter()

@@ -18,8 +18,8 @@ use crate::{client::Client, commands::instance::Remote, exit, page};
 
 /// Inspect a disk channel: contents, damage, backlogs; skip records or forget consumers.
 ///
-/// PATH is the channel's directory, DATA_DIR/channels/NAME. `ls`, `verify` and `cat` may look at a channel that is in use;
-/// `skip` and `forget` need it stopped, unless `--running` asks its instance to do it.
+/// PATH is the channel's directory, DATA_DIR/channels/NAME. `ls`, `verify` and `cat` may look at a channel that is in use.
+/// For `skip` and `forget`, stop its instance first, or let `--running` ask the instance to make the change.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -75,7 +75,7 @@ impl From<Error> for Trouble {
 /// The instance that has the channel open.
 #[derive(Args)]
 struct Instance {
-    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
+    /// Configuration files and directories of the instance; only `api.listen` and `api.tls` are taken from them.
     #[arg(
         long,
         requires = "running",
@@ -122,7 +122,8 @@ impl At {
     }
 }
 
-/// Returns the channels that `path` may have meant: those in and beside it, and in the directory `channels` in or beside it.
+/// Returns the channels that `path` may have meant. Searches these directories until one of them has channels: `channels` in `path`,
+/// `path`, the directory above it, and `channels` beside `path`.
 fn channels_near(path: &Path) -> Vec<String> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     let above = above.unwrap_or(Path::new("."));

@@ -1,4 +1,4 @@
-//! Reads a log and counts its contents, for `ls` and `verify`.
+//! Reads the log (the segments) of a disk channel and counts its contents, for `ls` and `verify`.
 
 use millstream_channels::disk::log::inspect::{Damage, Directory, Seen, Span};
 use millstream_record::Position;

@@ -53,7 +53,7 @@ impl Skip {
         let directory = self.at.open()?;
         let consumer = &self.consumer;
         if !self.running {
-            // This move to the beginning changes nothing. It only fails early if the channel is in use or has no such consumer.
+            // This move to the beginning changes nothing. It makes the command fail early if the channel is in use or has no such consumer.
             self.move_to(Position::default())?;
         }
         directory.check_consumer(consumer)?;

@@ -75,7 +75,7 @@ impl<W: Write> Records<W> {
         self.out.write_all(&self.bytes)
     }
 
-    /// Returns the output after everything is written.
+    /// Returns the output. All records are already written to it.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -10,7 +10,8 @@ use crate::{exit, redact::Redaction, rejects};
 /// Write rejected records to stdout, one JSON object per line.
 ///
 /// The fields are `node`, `reason`, `time` (the receive time), `tag`, `values` (such as the `peer` that sent it) and `record`: a
-/// string, or an object if the record was one (then with its `event_time`). Bytes that are not text are in `record_base64`.
+/// string, or an object if the record was an object. For an object, `event_time` is the time of the record. Bytes that are not text
+/// are in `record_base64`.
 #[derive(Args)]
 pub struct Cat {
     #[command(flatten)]

@@ -15,15 +15,15 @@ use crate::{
 /// The interval at which the progress is polled.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Make the running instance send rejected records of a node to its input again.
+/// Make the running instance send the rejected records of a node to the node's input again.
 ///
-/// Records that the node accepts are removed from DATA_DIR/rejected; records that it rejects again are kept as new ones. Run it after
-/// the cause was removed. A crash during a replay may repeat records, but loses none.
+/// Records that the node accepts are removed from DATA_DIR/rejected; records that it rejects again are kept as new ones. First remove
+/// the cause of the rejections, then run this command. A crash during a replay may repeat records, but loses none.
 #[derive(Args)]
 pub struct Replay {
     /// The node that rejected the records: a processor or a sink.
     node: String,
-    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
+    /// Configuration files and directories of the instance; only `api.listen` and `api.tls` are taken from them.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
     #[command(flatten)]

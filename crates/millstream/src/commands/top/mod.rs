@@ -40,7 +40,7 @@ Keys: arrows, j, k scroll; q and Ctrl-C end it.
 
 Exit codes: 0 done, 1 no instance answers, 78 wrong configuration")]
 pub struct Top {
-    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
+    /// Configuration files and directories of the instance; only `api.listen` and `api.tls` are taken from them.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
     #[command(flatten)]
@@ -100,7 +100,7 @@ impl Top {
         }
     }
 
-    /// Refreshes the screen until a key or a signal ends it.
+    /// Refreshes the screen until a key or a signal ends the program.
     fn watch(&self, client: Client, first: Shot) -> u8 {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -174,8 +174,8 @@ fn troubles(nodes: &[&Value]) -> Vec<String> {
     failing.map(line).collect()
 }
 
-/// Aligns the columns of rows, so that the lines have at most `columns` characters if possible: names are cut to at least [`NAME_MIN`]
-/// characters, and the columns in [`NARROW`] are left out. Numbers are never cut.
+/// Aligns the columns of rows. If possible, the lines have at most `columns` characters: names are cut, but [`NAME_MIN`] characters
+/// remain, and the columns in [`NARROW`] are left out. Numbers are never cut.
 fn aligned(rows: &[[String; 9]], columns: usize) -> Vec<String> {
     let wide = |at: usize| rows.iter().map(|row| width(&row[at])).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..HEADS.len()).map(wide).collect();

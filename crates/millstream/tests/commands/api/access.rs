@@ -1,4 +1,4 @@
-//! Access to the interface, from this machine and from another address: tokens, certificates, browsers.
+//! Access to the HTTP interface, from this machine and from another address: tokens, certificates, browsers.
 
 use std::{
     fs,
@@ -77,7 +77,8 @@ fn without_a_token_other_machines_get_only_what_is_open() {
     let config = config(directory.path(), port, &listen);
     let program = Program::start(directory.path(), &config).listens(port);
     let here = IpAddr::from([127, 0, 0, 1]);
-    // Without a network, the next test covers other machines: with `local: none`, this machine has no more rights than they have.
+    // Without a network, this test cannot ask from another address. Then the next test covers other machines, because with `local: none`
+    // this machine has no more rights than other machines have.
     for address in outside().into_iter().chain([here]) {
         let is_here = address == here;
         let get = |line: &str, headers: &str| {
@@ -231,7 +232,7 @@ fn under_tls_a_certificate_gives_the_role_of_its_name() {
     assert_eq!(of(None, "POST /reload", &bearer(ADMIN)), 200);
     // A certificate of another authority ends the handshake.
     assert_eq!(ask_silently(client(place, Some("mallory"), api)), "");
-    // Without TLS, the listener on all addresses gives no answer, and the one on loopback gives an answer.
+    // To a peer without TLS, the listener on all addresses gives no answer, and the listener on loopback gives an answer.
     let plain = TcpStream::connect(("127.0.0.1", api)).unwrap();
     assert!(!ask_silently(plain).contains("HTTP/1.1 200"));
     let plain = TcpStream::connect(("127.0.0.1", local)).unwrap();
@@ -255,7 +256,7 @@ fn under_tls_a_certificate_gives_the_role_of_its_name() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// The answer of a peer that may close the connection at any time; empty if there is none.
+/// The answer of a peer that may close the connection at any time; empty if there is no answer.
 fn ask_silently(mut stream: impl Read + Write) -> String {
     let mut answer = Vec::new();
     let request = b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";

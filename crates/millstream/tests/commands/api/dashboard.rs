@@ -1,6 +1,6 @@
 //! The dashboard in a real browser: Debian's Chromium, driven by Playwright.
 //!
-//! `make deps` installs both. With `SCREENSHOTS=DIRECTORY` the test stores screenshots of the page in this directory.
+//! `make deps` installs both. With `SCREENSHOTS=DIRECTORY` the test stores screenshots of the page in `DIRECTORY`.
 
 use std::{
     fs,
@@ -16,8 +16,8 @@ use serde_json::Value;
 use super::get_here;
 use crate::program::{Program, free_port, tree, wait_until};
 
-/// Two generators, a disk channel that they fill, a route that reads it in two tasks, and three sinks. One of the sinks takes
-/// two routes, and one sends to the port `sink`.
+/// Two generators, a disk channel that they fill, a processor of the type `route` that reads the channel in two tasks, and three sinks.
+/// One of the sinks takes two routes, and one sends to the port `sink`.
 fn config(directory: &Path, api: u16, sink: u16) -> String {
     format!(
         "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
@@ -121,7 +121,7 @@ fn fifty_streams_show_the_edges_and_leave_room_for_monitoring() {
         assert!(get_here(api, "/health").starts_with("HTTP/1.1 "));
     }
     event(&mut streams[0]);
-    // A signal ends the streams, and they do not delay the end of the process.
+    // A signal ends the streams, so they do not delay the end of the process.
     assert!(matches!(program.stop(), Some(0 | 1)));
     let mut rest = String::new();
     while streams[0].read_line(&mut rest).is_ok_and(|bytes| bytes > 0) {}

@@ -1,5 +1,5 @@
-//! A table of faults: how `/status`, `/health`, `millstream status` and the log report each while it lasts and after it is
-//! repaired.
+//! A table of faults. For each fault, the tests check how `/status`, `/health`, `millstream status` and the log report it while it
+//! lasts and after it is repaired.
 
 use std::{
     any::Any,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::program::{PATIENCE, Program, clock::Clock, disk::Small, free_port, wait_until};
 
-/// Repairs a fault. The value that it returns lives until the test ends.
+/// A function that repairs a fault. The value that it returns lives until the test ends.
 type Mend = Box<dyn FnOnce() -> Box<dyn Any>>;
 
 fn mend<T: 'static>(mend: impl FnOnce() -> T + 'static) -> Mend {
@@ -29,7 +29,7 @@ fn mend<T: 'static>(mend: impl FnOnce() -> T + 'static) -> Mend {
 /// One fault of the table.
 pub struct Fault {
     pub name: &'static str,
-    /// The node that reports the fault. `state` is its state, and `why` contains words of its reason.
+    /// The node that reports the fault. `state` is the state of the node, and `why` has words of the reason that the node gives.
     pub node: &'static str,
     pub state: &'static str,
     pub why: &'static str,
@@ -445,7 +445,7 @@ fn check(fault: &Fault) {
     // `--nocapture` shows how soon the fault was reported; the goal is 5 s.
     let seconds = started.elapsed().as_secs_f64();
     println!("{}: reported after {seconds:.1} s", fault.name);
-    // This may take a while: the log suppresses similar lines for ten seconds, and the first one may have named another reason.
+    // This may take a while: the log suppresses similar lines for ten seconds, and the first line may have named another reason.
     wait_until(&format!("{}: the log gives the reason", fault.name), || {
         program.log().contains(fault.why)
     });
@@ -646,9 +646,9 @@ fn status(api: u16) -> Output {
         .unwrap()
 }
 
-/// Sinks whose servers accept or refuse their records: name, verdict of `check --connect`, options. `key` is the port of a
-/// receiver with a shared key, and `tls` that of a receiver with TLS. `takes` and `refuses` are those of HTTP servers that
-/// answer 200 and 401.
+/// Sinks whose servers accept or refuse their records: name, verdict of `check --connect`, options. The arguments are ports: `key` is
+/// the port of a receiver with a shared key, and `tls` is the port of a receiver with TLS. `takes` and `refuses` are the ports of HTTP
+/// servers that answer 200 and 401.
 fn destinations(
     key: u16,
     tls: u16,

@@ -1,4 +1,5 @@
-//! The HTTP interface and `millstream status`: its answers, who may see them, and an address that is in use.
+//! The HTTP interface and `millstream status`: the answers of the interface, the callers that may see them, and an address that is in
+//! use.
 
 mod access;
 mod dashboard;
@@ -300,7 +301,7 @@ fn a_peer_cannot_forge_log_lines_or_drive_a_terminal() {
     program.kill();
 }
 
-/// Performs the handshake as a server that refuses access. Its reason would forge a log line and clear the screen.
+/// Performs the handshake as a server that refuses access. The reason that it gives would forge a log line and clear the screen.
 fn refuse(mut stream: TcpStream) {
     let reason = "no\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J";
     // ["HELO", {"nonce": "n", "auth": "", "keepalive": true}]
@@ -346,7 +347,7 @@ fn a_server_cannot_forge_log_lines() {
 
 #[test]
 fn other_machines_see_only_the_open_part_of_the_interface() {
-    // The address that this machine uses for outgoing packets; no packet is sent. Without a network there is nothing to test.
+    // Find the address that this machine uses for outgoing packets; no packet is sent. Without a network there is nothing to test.
     let probe = UdpSocket::bind("0.0.0.0:0").unwrap();
     if probe.connect("192.0.2.1:9").is_err() {
         return;

@@ -157,7 +157,7 @@ fn nodes_are_added_and_settings_that_need_a_restart_are_named() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// A source and a disk channel with two sinks, of which the second cannot write. `stuck` is its configuration.
+/// A source and a disk channel with two sinks. `stuck` is the configuration of the second sink, which cannot write.
 fn with_stuck_sink(place: &Path, ports: (u16, u16), size: &str, stuck: &str) -> String {
     let (port, api) = ports;
     let text = config(place, port, api, "", "kept");
@@ -251,7 +251,7 @@ fn a_reload_that_corrects_the_address_of_a_sink_delivers_its_backlog() {
     let output = reload(api);
     let page = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(page.contains("to_kept   replaced\n"), "{page}");
-    // The records of the sink without a channel either arrive as well, or their sender was notified that they were refused.
+    // The records of the sink without a channel either arrive as well, or were refused, and their sender was notified.
     wait_until("the records of the channel arrive", || {
         let page = get_here(there_api, "/metrics");
         let meter = "millstream_records_settled_total{component=\"nowhere\"} ";

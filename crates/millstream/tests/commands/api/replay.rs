@@ -1,4 +1,4 @@
-//! Rejected records are sent again: through a processor, through a sink beside others, and with a kill in between.
+//! Rejected records are sent again: to a processor, to one of several sinks, and with a kill in between.
 
 use std::{
     collections::BTreeMap,
@@ -204,7 +204,7 @@ fn records_for_a_processor_that_a_restart_removed_are_rejected_by_the_sink_after
     assert_eq!(program.stop(), Some(0));
 }
 
-/// The bytes of input, which are more than the second channel can hold.
+/// The number of bytes of input: more than the second channel can hold.
 const FILLER: usize = 24 << 20;
 
 #[test]

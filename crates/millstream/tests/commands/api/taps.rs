@@ -149,7 +149,7 @@ fn readers_that_stall_or_go_away_hold_nothing_up() {
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         stream
     };
-    // At most 32 taps may be open. The readers of these 20 never read.
+    // At most 32 taps may be open. The clients of these 20 taps never read.
     let stalled: Vec<_> = (0..20).map(|_| open("/tap/load?rate=1000")).collect();
     let mut events = TcpStream::connect(("127.0.0.1", api)).unwrap();
     let request =

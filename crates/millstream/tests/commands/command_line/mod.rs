@@ -288,7 +288,7 @@ sinks:
         }
         assert!(text.contains("\n8 errors; "), "{text}");
     }
-    // A value that only some of the sources set needs a default, or the tags of the other sources must be filtered out.
+    // If only some of the sources set a value, the value needs a default, or the tags of the other sources must be filtered out.
     let text = text
         .lines()
         .filter(|line| !["  a:", "  c:", "  e:", "  f:"].contains(&&line[..4.min(line.len())]));

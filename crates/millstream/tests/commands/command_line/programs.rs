@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Writes a configuration that passes the lines of `in.log` through the processors in `processor`, of which the last is `clean`, and
-/// writes the result to `out.json`. Returns the path of the configuration.
+/// Writes a configuration that passes the lines of `in.log` through the processors in `processor`, and stores the result in `out.json`.
+/// The last of the processors must have the name `clean`. Returns the path of the configuration.
 fn configuration(directory: &Path, processor: &str) -> PathBuf {
     let place = directory.display();
     write(

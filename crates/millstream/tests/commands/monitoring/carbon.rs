@@ -154,7 +154,7 @@ fn carbon_has_the_counters_before_and_after_it_was_down() {
     assert_eq!(last["fleet.one.node.kept.node_state.running"], 1.0);
     assert!(last["fleet.one.instance.process_resident_memory_bytes"] > 1e6);
 
-    // While carbon is down, everything else works, and the log names the option with its address.
+    // While carbon is down, everything else works, and the log names the option with carbon's address.
     drop(carbon);
     send(port, 1000);
     wait_until("the records arrive without carbon", || {

@@ -1,5 +1,5 @@
-//! Monitoring with the real programs: Prometheus scrapes and its alerts fire, carbon receives, and the dashboards in `deploy` ask for
-//! metrics that exist. `make deps` installs Prometheus and carbon into `target/clients`.
+//! Monitoring with the real programs: Prometheus scrapes the metrics and fires alerts, carbon receives the metrics, and the dashboards
+//! in `deploy` ask for metrics that exist. `make deps` installs Prometheus and carbon into `target/clients`.
 
 mod carbon;
 mod prometheus;

@@ -135,7 +135,7 @@ fn expressions() -> Vec<(String, String)> {
     all
 }
 
-/// An expression that contains one of these may have no series, because no fault has occurred or no node has this meter.
+/// An expression that contains one of these words may have no series, because no fault has occurred or no node has this meter.
 const MAY_BE_EMPTY: [&str; 6] = [
     "records_filtered",
     "records_dropped",

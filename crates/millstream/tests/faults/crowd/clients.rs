@@ -1,17 +1,17 @@
-//! Clients that send a record and wait for the answer, with just enough of Flume's RPC, RELP and HTTP for that.
+//! Clients that send a record and wait for the answer. They implement just enough of Flume's RPC, RELP and HTTP for this purpose.
 
 use std::{
     io::{Read, Write},
     net::TcpStream,
 };
 
-/// A client of a source and the number of records it has delivered.
+/// A client of a source: its connection, and the number of records that it has delivered.
 pub struct Client {
     pub stream: TcpStream,
     pub delivered: u32,
 }
 
-/// Appends an Avro string: its length, encoded as twice its value, and its bytes.
+/// Appends an Avro string: twice the length, then the bytes.
 fn avro(out: &mut Vec<u8>, text: &[u8]) {
     out.push(u8::try_from(text.len() * 2).unwrap());
     out.extend_from_slice(text);

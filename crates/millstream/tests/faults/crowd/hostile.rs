@@ -75,7 +75,7 @@ fn client(port: u16) -> Client {
     }
 }
 
-/// Reads until the peer closes the connection. Returns false if it does not close it before the read timeout.
+/// Reads until the peer closes the connection. Returns false if the read timeout passes first.
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 4096];
     loop {
@@ -107,7 +107,7 @@ fn announced_payloads_take_no_memory_from_honest_senders() {
         .map(|number| {
             let mut stream = connect(forward);
             stream.write_all(ANNOUNCEMENT).unwrap();
-            // All but the first of them also send some bytes of the payload.
+            // All hostile peers but the first also send some bytes of the payload.
             stream.write_all(&[0x92].repeat(number * 200)).unwrap();
             stream
         })
@@ -339,7 +339,7 @@ fn send_bombs(port: u16, bomb: &[u8], busy: &AtomicBool) {
         let mut stream = connect(port);
         let _ = stream.write_all(bomb);
         let _ = stream.read(&mut [0; 100]);
-        // Without a pause, the bombs would use up the CPU time, because decompressing them costs as much as records of their size.
+        // Without a pause, the bombs would use up the CPU time: to decompress a bomb costs as much as to process records of its full size.
         sleep(Duration::from_millis(500));
     }
 }
@@ -388,7 +388,7 @@ fn send_events(port: u16, numbers: Range<usize>) {
     }
 }
 
-/// Delivers with all protocols at the same time. Returns the time that each took.
+/// Delivers with all protocols at the same time. Returns the time that each protocol took.
 fn send_all(ports: [u16; 4], numbers: &Range<usize>) -> [Duration; 4] {
     let all = [send_chunks, send_requests, send_relp, send_events];
     scope(|scope| {
@@ -415,7 +415,7 @@ impl Drop for Calm<'_> {
     }
 }
 
-/// The number of different numbered texts in the output.
+/// Counts the different numbers that follow `what` in the output.
 fn numbered(written: &str, what: &str) -> usize {
     let all = written.lines().filter_map(|line| {
         let rest = line.split_once(what)?.1;
@@ -450,7 +450,8 @@ fn honest_senders_lose_nothing_and_memory_is_bounded_beside_hostile_peers_of_eve
         program = program.listens(port);
     }
     let numbers = 0..deliveries();
-    // `make storm` also measures the time without hostile peers, but only prints it: it depends on other load on the machine.
+    // `make storm` also measures the time without hostile peers. The test only prints the times, because they depend on other load on
+    // the machine.
     let later = numbers.end..2 * numbers.end;
     let alone = is_storm().then(|| send_all(ports, &later));
     let silent: Vec<TcpStream> = (0..SILENT)

@@ -1,5 +1,5 @@
 //! Ten thousand connections that send nothing, one byte per second, or garbage: memory stays bounded and real senders
-//! are served. If the source requires a handshake, these connections are closed at its deadline.
+//! are served. If the source requires a handshake, these connections are closed at the deadline of the handshake.
 
 mod clients;
 mod hostile;
@@ -28,7 +28,7 @@ const CONNECTION_BYTES_MAX: u64 = 16 << 10;
 const HTTP_CONNECTION_BYTES_MAX: u64 = 32 << 10;
 const KEY: &str = "open sesame";
 
-/// Two crowds at a time would need twice as many open files.
+/// Only one crowd exists at a time, because two crowds would need twice as many open files.
 static ONE_CROWD: Mutex<()> = Mutex::new(());
 
 /// Raises the limit of open files for the sockets of the crowd.
@@ -101,7 +101,8 @@ const BEGINNING: &[u8] = b"\x93\xa1t\xdb\x00\xff\xff\xff";
 /// Bytes that no forward receiver understands.
 const GARBAGE: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Sends the crowd's traffic of one second: half of the peers send nothing, a quarter one byte of `beginning`, a quarter `garbage`.
+/// Sends the crowd's traffic of one second: half of the peers send nothing, a quarter send one byte of `beginning`, and a quarter send
+/// `garbage`.
 fn pester(crowd: &mut [TcpStream], second: usize, beginning: &[u8], garbage: &[u8]) {
     for (number, stream) in crowd.iter_mut().enumerate() {
         // A closed connection cannot be written to, which is fine.
@@ -132,7 +133,7 @@ struct Way {
     garbage: &'static [u8],
     /// The handshake, where the protocol has one.
     greet: fn(&mut Client),
-    /// Sends a record and waits for its answer.
+    /// Sends a record and waits for the answer of the source.
     deliver: fn(&mut Client, &Path),
 }
 

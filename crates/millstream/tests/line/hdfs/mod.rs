@@ -201,7 +201,8 @@ fn nothing_is_lost_or_duplicated_when_millstream_and_the_cluster_are_killed() {
         // With these pauses, some kills hit a program that is publishing: recovering and publishing takes more than a second.
         sleep(Duration::from_millis(random.below(4000)));
         victim.kill();
-        // The name node and the data node are killed in turn. Millstream starts while the server is still down, or while it starts, too.
+        // The name node and the data node are killed in turn. Every third time, Millstream starts while the killed server is still down.
+        // Otherwise, both start at the same time.
         if restarted * kills < (kill + 1) * restarts {
             restarted += 1;
             let server = match restarted % 2 {
@@ -284,7 +285,7 @@ fn a_zombie_publishes_nothing_that_its_successor_has_published() {
     // The exit code is not checked: the zombie reports that another writer has superseded it only if it publishes in this run.
     // Otherwise it would find the manifest of its successor at its next start.
     zombie.stop();
-    // The zombie may have opened outputs after its successor had searched for abandoned ones. The next start of the successor
+    // The zombie may have opened outputs after its successor had searched for abandoned outputs. The next start of the successor
     // removes them.
     publish_all(&heir, &sink, &[]);
     println!("{}\nthe heir:\n{}", log(directory), log(&heir));

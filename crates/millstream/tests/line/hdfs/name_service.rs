@@ -1,5 +1,5 @@
 //! A name service with two name nodes, configured through `hadoop_conf`. Millstream continues to write however one name node
-//! replaces the other, and it starts in every state of the first one.
+//! replaces the other, and Millstream starts in every state of the first name node.
 
 use std::{path::Path, thread::sleep, time::Duration};
 
@@ -29,7 +29,7 @@ const WAYS: [Way; 3] = [Way::HandedOver, Way::Killed, Way::Frozen];
 struct Rig<'a> {
     directory: &'a Path,
     cluster: Ha,
-    /// The sink options of the last run, which publishes the rest.
+    /// The sink options of the last run. This run publishes the remaining records.
     sink: String,
     victim: Victim,
     generator: Generator,
@@ -154,7 +154,7 @@ fn a_name_node_that_wrongly_believes_it_is_active_misleads_no_writer() {
     rig.victim.kill();
     rig.cluster.name_nodes[1].signal("STOP");
     // The first name node still believes that it is active, and does not know the files that were published after it was stopped.
-    // Millstream connects to it first.
+    // Millstream connects to this name node before it connects to the other one.
     rig.cluster.name_nodes[0].signal("CONT");
     rig.victim.restart();
     wait_until("the journal has refused its write", || {

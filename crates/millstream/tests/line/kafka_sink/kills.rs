@@ -107,7 +107,7 @@ fn a_zombie_that_wakes_up_after_its_successor_took_over_writes_nothing() {
         zombie.log().contains("has taken over")
     });
     assert_eq!(zombie.ended(), Some(1));
-    // The zombie has not published the late record, which has a separate topic. The topic may exist nevertheless, because asking the
+    // The zombie has not published the late record. The record would be in a separate topic. This topic may exist, because asking the
     // broker for a topic creates it.
     if topics(&broker).contains(&"out.late".to_owned()) {
         assert_eq!(broker.read_with_kcat("out.late", "%s\n"), "");

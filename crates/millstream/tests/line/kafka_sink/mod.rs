@@ -42,7 +42,7 @@ fn topics(broker: &Broker) -> Vec<String> {
     topics.collect()
 }
 
-/// Reads the generator's topics with kcat, committed records only, and compares them with its ledger.
+/// Reads the committed records in the generator's topics with kcat, and compares them with the generator's ledger.
 fn verify_topics(directory: &Path, broker: &Broker, sent: u64) {
     let out = directory.join("out");
     fs::create_dir_all(&out).unwrap();

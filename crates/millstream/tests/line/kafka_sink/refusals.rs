@@ -66,7 +66,8 @@ fn records_that_a_topic_refuses_are_rejected_and_their_neighbours_arrive_once() 
     for sink in ["exact", "memory"] {
         let text = broker.read_with_kcat(&format!("{sink}.clock"), "%s\n");
         let mut lines: Vec<_> = text.lines().collect();
-        // Without a disk channel, the other records of a chunk with a refused record may be sent again, and so follow later ones.
+        // Without a disk channel, the other records of a chunk with a refused record may be sent again, and so arrive after later
+        // records.
         lines.sort_unstable();
         assert_eq!(lines, ["a", "b", "c", "d", "last"], "{sink}");
         let rejected = directory

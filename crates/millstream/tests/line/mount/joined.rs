@@ -158,7 +158,7 @@ fn joined_lines_arrive_once_despite_kills() {
     let lines = |rig: &Rig| {
         let messages = rig.messages();
         for message in &messages {
-            // No other line of a record matches `start`, and all lines have the same writer.
+            // Only the first line of a record matches `start`, and all lines have the same writer.
             let numbers: Vec<_> = message
                 .lines()
                 .map(|line| line.split(' ').take(2))

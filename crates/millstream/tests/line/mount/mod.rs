@@ -291,7 +291,7 @@ fn everything_that_fio_writes_arrives() {
     let rig = Rig::writing("format: raw", "", "size_max: 256MiB, sync: 1s");
     let truth = rig.directory.path().join("truth");
     fs::create_dir(&truth).unwrap();
-    // Random bytes in writes of random sizes, which are the same for both directories.
+    // fio writes random bytes in pieces of random sizes. The bytes and the sizes are the same for both directories.
     for directory in [truth.clone(), rig.mount()] {
         let arguments = [
             "--name=mount",
@@ -443,7 +443,7 @@ fn numbered(lines: &[String]) -> BTreeMap<String, usize> {
 #[test]
 fn a_full_channel_blocks_the_writer_and_sigkill_ends_the_writer() {
     let rig = Rig::new("", "size_max: 8MiB, sync: 1s", "{.message}");
-    // A directory in the place of its file stops the sink, so it takes no records out of the channel.
+    // A directory in the place of the output file stops the sink, so the sink takes no records out of the channel.
     let out = rig.directory.path().join("out");
     fs::create_dir(&out).unwrap_or_default();
     let file = fs::File::create(rig.mount().join("f")).unwrap();

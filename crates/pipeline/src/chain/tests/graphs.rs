@@ -123,7 +123,7 @@ fn plain(batch: &Batch) -> Vec<(std::ops::Range<usize>, Plain)> {
     each.collect()
 }
 
-/// A node of a random graph: its work, for each port its next steps, and its tasks.
+/// A node of a random graph: its work, the next steps of each port, and its tasks.
 struct Drawn {
     applied: Applied,
     ports: Vec<Vec<Hop>>,
@@ -212,7 +212,7 @@ fn draw(random: &mut Random) -> (Vec<Drawn>, Vec<Vec<Hop>>) {
     (all, entries)
 }
 
-/// Draws the tasks of all nodes, up to `tasks` each. In some graphs, one node sends every record to all of its tasks.
+/// Chooses the tasks of all nodes at random, up to `tasks` each. In some graphs, one node sends every record to all of its tasks.
 fn draw_tasks(drawn: &mut [Drawn], random: &mut Random, tasks: usize, keyed: bool) {
     for drawn in &mut *drawn {
         drawn.tasks = Tasks {
@@ -422,7 +422,7 @@ fn any_graph_gives_the_records_of_an_interpreter_in_order_for_any_tasks_and_batc
             for outcome in [&mut got, &mut expected] {
                 outcome.rejected.sort_unstable();
                 if is_copied {
-                    // The tasks finish batch by batch, the interpreter record by record.
+                    // A task outputs a whole batch at a time, but the interpreter outputs one record at a time.
                     outcome.ends.sort_unstable();
                 }
             }

@@ -1,4 +1,4 @@
-//! Compressed files, as other tools read them, and the header of every file.
+//! Tests that other tools can read compressed files, and that every file begins with its header.
 
 use std::{fs, path::Path, process::Command};
 

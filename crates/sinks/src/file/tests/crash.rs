@@ -1,5 +1,5 @@
-//! Crashes at every call, on a simulated disk that loses data that was not synced: afterwards every record is in the files exactly
-//! once, in order.
+//! Crashes at every call of a simulated disk, which then may lose data that was not synced. Afterwards every record is in the
+//! files exactly once, in order.
 
 use std::{
     collections::BTreeMap,
@@ -52,7 +52,7 @@ struct Feed {
 pub(super) struct State {
     next: usize,
     pub(super) settled: usize,
-    /// The last error that each run has logged, if any.
+    /// The last error of each run that has logged one.
     pub(super) errors: Vec<String>,
 }
 
@@ -181,7 +181,7 @@ impl Case {
         ended
     }
 
-    /// Restarts the sink after each failure, as the supervisor does, until it ends without one.
+    /// Restarts the sink after each failure, as the supervisor does, until a run ends without a failure.
     pub(super) fn run_to_the_end(&self, disk: &SimulatedDisk, state: &Arc<Mutex<State>>) {
         for _ in 0..20 {
             match self.run(disk, state) {
@@ -228,7 +228,8 @@ impl Case {
     }
 }
 
-/// Returns the content of a file as the lines that were sent. Asserts that a compressed stream and every record are complete.
+/// Decodes the content of a file: returns the lines that were sent. Asserts that every record is complete and, in a compressed
+/// file, that the stream is complete.
 pub(super) fn records(path: &Path, mut bytes: Vec<u8>) -> String {
     let name = path.to_string_lossy().into_owned();
     let codec = [("gz", Codec::Gzip), ("zst", Codec::Zstd)]
@@ -373,7 +374,7 @@ const CASES: [Case; 10] = [
     LTSV,
     MSGPACK_ZSTD,
 ];
-/// Another process renames the file after it was committed, without syncing the directory.
+/// After a commit another process renames the file, without syncing the directory.
 const MOVED: Case = Case {
     options: "{ path: /out/all, format: raw }",
     checkpoint_every: 2,
@@ -384,8 +385,8 @@ const MOVED: Case = Case {
     }),
 };
 
-/// For each call of a run: crashes in that call and in random calls of the next two runs, then runs to the end and checks the
-/// files.
+/// For each call that a run makes to the disk: crashes in that call and in random calls of the next two runs, then runs to the end
+/// and checks the files.
 fn crash_at_every_step(case: &Case, crash: Crash) {
     for call in 0.. {
         let seed = call ^ 0x5eed;

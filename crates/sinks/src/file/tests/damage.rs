@@ -1,5 +1,5 @@
 //! Damage to the journal, on the simulated disk: settled records stay in the outputs, and an error is logged if records may be
-//! there twice.
+//! in the outputs twice.
 
 use std::{
     collections::BTreeMap,
@@ -100,7 +100,7 @@ fn damage_all(disk: &SimulatedDisk, which: u64, damage: Damage) {
     }
 }
 
-/// After an orderly stop everything is committed, so no damage may lose or repeat anything.
+/// Damages the journal after an orderly stop. Everything is committed then, so no record may be lost or repeated.
 fn damage_after_a_stop(case: &Case, which: u64, damage: Damage) {
     let what = format!("{}, {damage:?} of {which}", case.options);
     let disk = SimulatedDisk::new(1);
@@ -134,7 +134,7 @@ fn damage_after_a_stop(case: &Case, which: u64, damage: Damage) {
 #[test]
 fn no_flipped_bit_in_the_journal_of_a_stopped_sink_loses_or_repeats_a_record() {
     for case in [ONE_FILE, ROTATED] {
-        // Bits across the whole file, so that all fields of all records are hit.
+        // The flipped bits are spread over the first 700 bytes of the file, so that they hit the header and the entries.
         for at in (0..700).step_by(7) {
             for which in 0..2 {
                 damage_after_a_stop(&case, which, Damage::Flip(at));
@@ -170,7 +170,7 @@ fn damage_to_the_journal_after_a_crash_loses_no_record_and_repeats_are_logged() 
         disk.crash_at(60 + random.below(90));
         let _ = case.run(&disk, &state);
         disk.restart(Crash::Kill);
-        // If no record was settled, a missing journal looks like the journal of a new sink.
+        // If no record was settled, a missing journal is not noticed: a new sink has no journal either.
         if state.lock().unwrap().settled == 0 {
             continue;
         }
@@ -232,7 +232,7 @@ fn read_whole(disk: &SimulatedDisk, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// The whole data_dir with its channel is an old copy: journal and cursor agree, and the outputs are newer.
+/// The whole data_dir, including the channel, is an old copy: the journal and the cursor agree, but the outputs are newer.
 #[test]
 fn a_file_with_bytes_that_no_batch_explains_is_put_aside() {
     let disk = SimulatedDisk::new(1);

@@ -80,7 +80,7 @@ fn an_output_is_never_written_through_a_link_to_another_output() {
     for first in ["a", "a.x"] {
         let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::durable(7);
-        // The link of `a` and the file of `a.x` have the same name.
+        // The link for tag `a` and the file for tag `a.x` have the same name.
         let options = linked(directory.path(), "{tag}", "{tag}.x");
         let second = if first == "a" { "a.x" } else { "a" };
         for round in ["1", "2"] {

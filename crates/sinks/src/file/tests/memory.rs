@@ -1,4 +1,5 @@
-//! How much page cache and how many dirty bytes a sink causes if it is faster than its disk.
+//! Tests how much of the page cache a sink uses, and how many bytes are dirty (written but not yet on disk), if the sink is faster
+//! than its disk.
 
 use std::{
     fs::File,
@@ -16,8 +17,8 @@ use crate::rig::{Upstream, lines};
 const PAGE_BYTES: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// Runs a sink over `total` bytes in batches of `piece` bytes. Returns the cached pages of its file at the end, and the most dirty
-/// bytes seen.
+/// Runs a sink over `total` bytes in batches of `piece` bytes. Returns the cached pages of the output file after the run, and the
+/// maximum number of dirty bytes during the run.
 fn write(directory: &Path, more: &str, piece: u64, total: u64) -> (Pages, u64) {
     let upstream = Upstream::durable(7);
     let line = "x".repeat(127) + "\n";

@@ -1,4 +1,5 @@
-//! The paths and contents of outputs, and rejects. The submodules test crashes, rotation and trouble with the disk.
+//! Tests of the paths and contents of outputs, and of rejected records. The submodules test crashes, rotation, trouble
+//! with the disk, and more.
 
 mod compress;
 mod crash;
@@ -26,7 +27,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// Returns options with `path` below `directory`, and with the options in `more`.
+/// Returns options: `path` in the directory `out` below `directory`, and the options in `more`.
 fn options(directory: &Path, path: &str, more: &str) -> String {
     let path = directory.join("out").join(path);
     format!(
@@ -35,7 +36,7 @@ fn options(directory: &Path, path: &str, more: &str) -> String {
     )
 }
 
-/// Runs a sink with these options over the batches in `upstream`, to its end.
+/// Runs a sink with these options until it has written all batches in `upstream`.
 fn run(directory: &Path, options: &str, upstream: &Upstream) -> Rig {
     upstream.close();
     let mut rig = Rig::new(&COMPONENT, options, upstream, &directory.join("state"));
@@ -321,7 +322,7 @@ fn a_restart_continues_after_the_position_in_the_journal_and_not_at_the_cursor()
     upstream.put(lines("t", "a\n"), false);
     upstream.put(lines("t", "b\n"), false);
     run(directory.path(), &options, &upstream);
-    // The channel has lost its cursor, but the sink still has its position.
+    // The channel has lost its cursor, but the position is still in the sink's journal.
     let again = Upstream::durable(7);
     for line in ["a\n", "b\n", "c\n"] {
         again.put(lines("t", line), false);

@@ -36,7 +36,8 @@ fn in_order(directory: &std::path::Path, current: &str) -> Vec<String> {
 
 #[test]
 fn a_file_is_rotated_before_a_record_would_make_it_too_large() {
-    // Lines as they are (shared), lines of packed records, and JSON (both encoded).
+    // Three cases: lines that are written unchanged (shared with their batch), lines made from packed records
+    // (encoded), and JSON (encoded).
     let line = |n: usize| format!("line {n:0width$}\n", width = 1 + n % 7);
     let text: String = (0..150).map(line).collect();
     for (batch, format) in [

@@ -182,7 +182,7 @@ fn a_file_cut_by_another_process_is_appended_to_without_a_hole() {
     assert_eq!(names(directory.path()).len(), 2);
 }
 
-/// Unmounts, even when the test fails.
+/// Unmounts the directory when it is dropped, so also if the test fails.
 struct Unmount<'a>(&'a Path);
 
 impl Drop for Unmount<'_> {
@@ -325,7 +325,8 @@ fn a_record_whose_path_cannot_be_a_file_is_rejected_and_delivery_continues() {
     );
 }
 
-/// Puts a record into the file of each of these names, and one into `a` before and after them.
+/// Sends one batch: a record for the file `a`, a record for the file of each of these names, and another record for
+/// `a`.
 fn put_each(upstream: &Upstream, names: &[&str]) {
     let fields: Vec<_> = ["a"].iter().chain(names).chain(&["a"]).copied().collect();
     let fields: Vec<_> = fields.into_iter().map(|name| ("x", name)).collect();
@@ -394,7 +395,7 @@ fn an_output_named_like_a_rotated_file_is_rejected_because_keep_could_remove_it(
         panic!("{reasons:?}");
     };
     assert!(why.contains("like that of a rotated file"), "{why}");
-    // The current files and one rotation of each.
+    // There are two current files and one rotated file of each.
     assert_eq!(
         names(directory.path()).len(),
         4,

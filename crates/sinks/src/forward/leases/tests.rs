@@ -163,7 +163,7 @@ fn a_damaged_record_is_reported_and_harms_no_other_record() {
     let end = lock(&leases.journal).bytes();
     drop(leases);
     let path = Path::new("/data/sinks/out/leases");
-    // A byte of the second of the three leases.
+    // The damaged byte belongs to the second of the three leases.
     let lease = LEASE_RECORD_BYTES;
     let file = disk.open(path, Open::Write).unwrap();
     file.write_at(&[IoSlice::new(&[0xff])], end - lease - 10)
@@ -181,7 +181,8 @@ fn a_damaged_record_is_reported_and_harms_no_other_record() {
     assert!(open(&disk, 7).damaged_bytes() > 0);
 }
 
-/// A state for [`Trial`]: its number is the sequence number of the newest lease. Older leases are settled.
+/// A state for [`Trial`]: its number is the sequence number of the newest lease. All but the newest four leases are
+/// settled.
 struct Numbered {
     leases: Leases,
     disk: Arc<dyn Disk>,

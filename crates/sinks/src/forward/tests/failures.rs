@@ -9,8 +9,8 @@ fn first(act: Act) -> impl FnMut(&Received) -> Act {
     move |_| next.take().unwrap_or(Act::Ack)
 }
 
-/// Sends three chunks to a server that treats the first as `act` says. Checks that all arrive in order and are acked, and whether
-/// chunks were resent (`resent`).
+/// Sends three chunks to a server that treats the first as `act` says. Checks that all chunks arrive in order and are acked, and
+/// that chunks were resent if and only if `resent` is true.
 fn comes_through(act: Act, more: &str, resent: bool) {
     local(async {
         let server = Server::start(first(act)).await;

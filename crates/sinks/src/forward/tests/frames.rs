@@ -100,7 +100,8 @@ fn with_time_integer_times_are_sent_as_whole_seconds() {
     assert_eq!(frames[0].messages(), ["one", "two"]);
 }
 
-/// `[[time, {"trace": "t"}], {"message": text}]` as newer versions of Fluent Bit write it, and the same entry without the map.
+/// `[[time, {"trace": "t"}], {"message": text}]` as newer versions of Fluent Bit write it, and the same entry without the
+/// metadata.
 fn with_metadata(text: &str) -> [Vec<u8>; 2] {
     let time = [
         &[0xd7, 0][..],
@@ -154,7 +155,7 @@ fn dropped_metadata_is_counted_and_logged_once() {
         let server = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::memory();
         let [one, _] = with_metadata("one");
-        // `[[time, {}], record]`: dropping the empty map loses nothing.
+        // `[[time, {}], record]`: dropping the empty map loses nothing, so this is not counted.
         let empty = [&one[..12], b"\x80", &one[21..]].concat();
         let mut batch = packed("t", "one\ntwo\n");
         batch.body = [one, empty].concat().into();

@@ -154,7 +154,7 @@ fn every_address_of_a_dns_name_is_a_server() {
     });
 }
 
-/// Returns the host of a message, which decides the flow.
+/// Returns the first word of a message. It is the host, which decides the flow and so the server.
 fn key(message: &str) -> &str {
     message.split_once(' ').unwrap().0
 }
@@ -240,7 +240,7 @@ fn flows_of_a_server_that_fails_move_and_keep_their_order() {
 fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_even_after_a_restart() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
-        // This server stores chunks and does not ack.
+        // This server stores chunks and does not ack them.
         let doubtful = Server::start(|_| Act::Silence).await;
         let good = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::durable(3);
@@ -321,7 +321,7 @@ fn no_chunk_goes_out_if_the_leases_cannot_be_opened() {
             Server::start(|_| Act::Ack).await,
             Server::start(|_| Act::Ack).await,
         ];
-        // The sink's directory cannot be created: a file has its name.
+        // The sink's directory cannot be created, because its parent is a file.
         let taken = directory.path().join("sinks");
         fs::write(&taken, "").unwrap();
         let upstream = Upstream::durable(3);

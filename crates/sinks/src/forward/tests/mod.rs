@@ -1,4 +1,4 @@
-//! The sink against a small correct receiver: properties that must hold whatever the network does.
+//! Tests of the sink with a small correct receiver: properties that must hold whatever the network does.
 
 mod everyone;
 mod failures;
@@ -20,7 +20,8 @@ use super::COMPONENT;
 use crate::rig::{Rig, Upstream, build, check_contract, misfit};
 use server::{Act, Received, Server};
 
-/// Runs a test on one runtime with local tasks, for at most five minutes, so that a slow machine does not fail the test.
+/// Runs a test on one runtime with local tasks. The time limit is five minutes, so that a slow machine does not fail the
+/// test.
 fn local<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -64,7 +65,7 @@ async fn run_until<T>(rig: &mut Rig, until: impl Future<Output = T>) -> T {
     }
 }
 
-/// Returns when `is` holds.
+/// Returns once `is` returns true.
 async fn eventually(is: impl Fn() -> bool) {
     let start = Instant::now();
     while !is() {

@@ -99,7 +99,7 @@ fn several_servers_lose_no_chunk_and_the_same_id_has_the_same_bytes() {
     ] {
         let received = local(storm(seed, 3, more));
         if !more.is_empty() {
-            // A chunk in doubt goes to the same server only, even if the sink is killed.
+            // A chunk in doubt (sent, but not acked) goes to the same server only, even if the sink is killed.
             let mut owners: HashMap<&[u8], usize> = HashMap::new();
             for (server, frames) in received.iter().enumerate() {
                 for frame in frames {

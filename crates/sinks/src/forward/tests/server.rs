@@ -1,4 +1,4 @@
-//! A forward receiver for tests: it parses whole frames without the code under test and treats each frame as the test decides.
+//! A forward receiver for tests. It has its own parser for frames, and treats each frame as the test decides.
 
 use std::{
     cell::{Cell, RefCell},

@@ -15,12 +15,12 @@
 //! bin       bytes      base64 with schemas, text without
 //! nil       string, optional
 //! map       struct     named by its field; its fields are sorted by name
-//! array     array      of its first element's type; with schemas an empty one or one of mixed types is refused
+//! array     array      of its first element's type; with schemas, an array that is empty or of mixed types is refused
 //! ext                  refused
 //! ```
-//! Records with a key that is not text, or with more than 128 levels, are refused, too. Refused records leave by the port
-//! `rejected`, whereas the connector ends its connection or task. If a key occurs twice, its last value counts. The code does not
-//! recurse, so the depth of a record cannot overflow the stack.
+//! A record is also refused if one of its maps has a key that is not text, or if it has more than 128 levels of nesting. Refused
+//! records leave by the port `rejected`, whereas the connector ends its connection or task. If a map has the same key twice, the
+//! last value counts. The code does not recurse, so the depth of a record cannot overflow the stack.
 
 mod schema;
 mod text;
@@ -40,7 +40,7 @@ use millstream_wire::{
 use schema::Schemas;
 use tree::{Kind, Tree};
 
-/// Writes records as Connect does. Each lane has one.
+/// Writes records as Connect does.
 pub(super) struct Connect {
     schemas: bool,
     tree: Tree,

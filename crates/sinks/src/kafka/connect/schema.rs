@@ -40,7 +40,8 @@ impl Schemas {
             one.clear();
             self.write(tree, bytes, *first, "", &mut one);
             let mixed = others.iter().any(|other| {
-                // The first element decides the type. If it is nil, the type is an optional text, which nil and text fit.
+                // The first element decides the type. If it is nil, the type is an optional text, so every other element
+                // must be nil or a text.
                 let is_nil = tree.kind(*other) == Kind::Nil;
                 let optional = tree.kind(*first) == Kind::Nil;
                 if optional && (is_nil || matches!(tree.kind(*other), Kind::Text(_))) {

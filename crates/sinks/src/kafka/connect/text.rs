@@ -53,7 +53,7 @@ fn float(number: f64, schemas: bool, out: &mut Vec<u8>) {
     debug_assert!(written.is_ok(), "a vector takes all");
 }
 
-/// Appends a quoted string. Text that is not UTF-8 becomes U+FFFD, as Java reads it.
+/// Appends a quoted string. Each part of the text that is not UTF-8 becomes U+FFFD, as in Java.
 pub(super) fn string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for chunk in text.utf8_chunks() {

@@ -26,7 +26,7 @@ pub(super) enum Kind {
 
 struct Node {
     kind: Kind,
-    /// The range of its key's text; for an element, of its array's key.
+    /// The range of the key of the value; for an element of an array, the range of the key of the array.
     name: Range<usize>,
     /// The range of its children in `order`.
     children: Range<usize>,

@@ -185,7 +185,7 @@ impl Case {
         run(&self.settings(), store, encode, &mut inlet, context).await
     }
 
-    /// Restarts the sink after each failure, as the supervisor does, until it ends without one.
+    /// Restarts the sink after each failure, as the supervisor does, until a run ends without a failure.
     fn run_to_the_end(&self, state: &Arc<Mutex<State>>, channel: &Channel, directory: &Path) {
         for _ in 0..20 {
             let store = Memory::new(state, self.renames);
@@ -329,8 +329,8 @@ fn a_superseded_writer_publishes_nothing_more() {
                 let (zombie, copy) = tokio::join!(zombie, others);
                 match zombie {
                     Err(failure) if failure.again == Again::Never => fenced += 1,
-                    // It had nothing left to publish, or its outputs were deleted while it was suspended. A restart would find that
-                    // the chain is complete.
+                    // The zombie had nothing left to publish, or its outputs were deleted while it was suspended. A restart would
+                    // find that the chain is complete.
                     Err(_) | Ok(()) => {}
                 }
                 copy

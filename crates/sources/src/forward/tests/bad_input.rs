@@ -74,7 +74,7 @@ fn rejected_records_count_as_memory() {
     write(&mut stream, &packed("t", &payload, Some("a")));
     expect_acks(&mut stream, &["a"]);
     assert_eq!(rejected(&server, 1)[0].1, bad);
-    // This channel does not copy the batch, so its memory is still in use.
+    // The channel of this test does not copy the batch, so the memory of the batch is still in use.
     let forget = |taken: &Taken| taken.set(|state| state.batches.clear());
     forget(&taken);
     assert!(server.pool.taken_bytes() >= bad.len());

@@ -222,7 +222,7 @@ fn a_peer_that_sends_a_payload_slowly_is_not_silent() {
     let server = serve(&taken, "limits: { idle: 1s }");
     let mut stream = server.connect();
     let chunk = packed("t", &entries(0..4000), Some("a"));
-    // Far fewer bytes than a read waits for, over more than two idle timeouts.
+    // Each write has far fewer bytes than a read waits for. All writes together take more than two idle timeouts.
     for part in chunk.chunks(chunk.len() / 12 + 1) {
         write(&mut stream, part);
         std::thread::sleep(Duration::from_millis(250));

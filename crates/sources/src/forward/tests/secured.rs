@@ -232,7 +232,7 @@ fn tls_changes_nothing_about_the_protocol() {
     let small = message("t", 0, Some("a"));
     greet(&mut stream, &GOOD, &small).unwrap();
     expect_acks(&mut stream, &["a"]);
-    // Many small messages without acks (the connection is set aside), a large one, and then one with an ack.
+    // Many small messages without ids, so that the connection is set aside (read periodically), then a large chunk with an id.
     for number in 1..2000 {
         write(&mut stream, &message("t", number, None));
     }

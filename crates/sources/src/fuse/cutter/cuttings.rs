@@ -34,9 +34,9 @@ pub(in crate::fuse) struct Cuttings {
     pub rejected: Vec<Vec<u8>>,
     /// The number of records that were too long.
     pub too_long: u64,
-    /// Whether bytes that were unfinished before are now in a record, or dropped with one.
+    /// Whether bytes that were unfinished before are now in a record, or were dropped or rejected with one.
     pub took_tail: bool,
-    /// The number of bytes at the end that are unfinished.
+    /// The number of bytes that are unfinished now. They are the last of the bytes that were cut.
     pub unfinished: usize,
     /// How to cut the bytes that follow.
     pub mode: Mode,

@@ -1,15 +1,16 @@
-//! Joins lines (framing `multiline`): a record begins with a line that matches, and includes all lines up to the next match.
+//! Joins lines (framing `multiline`): a record begins with a line that matches the pattern `start`, and includes all lines up to
+//! the next such line.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! The bytes that are kept until the next write (the unfinished bytes) are the complete lines of a record that has not ended yet,
-//! with their newlines, and at most one partial line. A record may arrive in many small writes, so a call of `cut` scans only the
-//! newly written bytes and the line that they continue. The `Framer` of other sources would scan the record from its start each
-//! time.
+//! The bytes that are held until the next write (the unfinished bytes) are the complete lines of a record that has not ended yet,
+//! including the newlines, and at most one partial line. A record may arrive in many small writes, so a call of `cut` scans only
+//! the newly written bytes and the line that they continue. The `Framer` of other sources would scan the record from its start
+//! each time.
 //!
-//! A line is tested against the pattern only once it is complete. A line that grows too long is handled before its newline
-//! arrives. Otherwise a writer that never sends a newline could use unbounded memory.
+//! A line is tested against the pattern once it is complete, or once it is too long to be held in memory. If such a line were
+//! held until its newline arrives, a writer that never sends a newline could use unbounded memory.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -118,8 +119,8 @@ impl<'a> Joined<'a> {
         self.cuttings.mode.within_line && self.cuttings.mode.fate != Fate::Record
     }
 
-    /// Handles a line that ends at `end`. `whole`: whether it has its newline. Without it, the line is handled early, because it is
-    /// too long to be held in memory or is skipped.
+    /// Handles a line that ends at `end`. `whole`: whether the line has its newline. A line without its newline is handled early,
+    /// because it is too long to be held in memory, or because it is skipped.
     fn line(&mut self, end: usize, whole: bool) {
         let mode = self.cuttings.mode;
         if !mode.within_line && self.start.is_match(&self.text(self.line..end)) {
@@ -142,7 +143,7 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// Ends the record before the current line.
+    /// Ends the current record: its last line is the one before the current line.
     fn end_record(&mut self) {
         if self.cuttings.mode.fate == Fate::Record && self.record < self.line {
             // The record does not include its last newline.

@@ -3,9 +3,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Each open file has its own cutter, so lines of several writers never mix. Whole lines stay in the buffer that they were read
-//! into: an unfinished line of earlier writes is copied into free space before them ([`HEADROOM`]). Cutting does not change the
-//! cutter. The unfinished bytes are removed once the next hop has their records ([`Cutter::advance`]).
+//! Each open file has its own cutter, so lines of several writers never mix. Whole lines usually stay in the buffer that they
+//! were read into: an unfinished line of earlier writes is copied into the free space in front of the new bytes ([`HEADROOM`]).
+//! Cutting does not change the cutter. The unfinished bytes that a record has taken are removed only once the record was sent
+//! ([`Cutter::advance`]).
 
 mod boundaries;
 mod cuttings;
@@ -113,10 +114,11 @@ impl Cutter {
         cuttings
     }
 
-    /// Removes all unfinished bytes but the last `stay`, because the next hop has their records. Returns the state before.
+    /// Removes all unfinished bytes but the last `stay`, because the records that contain them were sent. Returns the state
+    /// before the removal.
     pub(super) fn advance(&mut self, stay: usize, mode: Mode) -> CutterBefore {
         let stay = match self.tail.len() - stay {
-            // Usual when a small write continues a long record: all bytes stay, and none is copied.
+            // All bytes stay, and none is copied. This is the usual case when a small write continues a long record.
             0 => std::mem::take(&mut self.tail),
             leaves => self.tail.split_off(leaves),
         };
@@ -175,7 +177,7 @@ impl Cutter {
         self.cut_copy(text)
     }
 
-    /// Cuts lines of which some may be too long. Copies the lines.
+    /// Cuts `text` into lines, some of which may be too long. Copies the lines.
     fn cut_copy(&self, text: &[u8]) -> Cuttings {
         let line_max = self.boundaries.line_max;
         let mut cuttings = Cuttings::none(self.mode);

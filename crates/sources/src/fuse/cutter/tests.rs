@@ -275,7 +275,7 @@ fn a_record_that_grows_by_small_writes_is_not_read_again_for_each_write() {
     let line_max = 4 << 20;
     let mut cutter = Cutter::new(boundaries(stacks(), line_max, TooLong::Split));
     let started = Instant::now();
-    // First many lines, then one long line. If every write read them from their start, it would read 500 GB in total.
+    // First many lines, then one long line. If each write read all unfinished bytes again, the test would read 500 GB in total.
     for text in ["at one.place.of.many\n", "no newline"] {
         for _ in 0..150_000 {
             let mut buffer = text.as_bytes().to_vec();
@@ -327,7 +327,7 @@ proptest! {
         let pieces = out.rejected.iter().flat_map(|piece| piece.bytes.clone());
         let rejected = String::from_utf8(pieces.collect()).unwrap();
         let found = joined(&boundaries(stacks(), 12, too_long), &text, bytes);
-        // The two may differ in which newlines of rejected records they report.
+        // The cutter and the framer may report different newlines of rejected records.
         prop_assert_eq!(found.0, expected);
         prop_assert_eq!(found.1.replace('\n', ""), rejected.replace('\n', ""));
     }

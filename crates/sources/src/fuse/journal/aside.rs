@@ -8,7 +8,7 @@ use millstream_sys::disk::{Disk, Open};
 const NAMES: [&str; 2] = ["unfinished", "unfinished.copy"];
 /// The prefix of the names of the files for an operator.
 const DAMAGED_NAME: &str = "unfinished.damaged";
-/// The largest size of the first line of such a file, in bytes.
+/// The first line of a file for an operator is read up to this size, in bytes.
 const TITLE_BYTES_MAX: usize = 256;
 
 /// A message that names the damaged file. `None` if both files are intact. `lacks`: the numbers of bytes that the journal and its

@@ -1,10 +1,11 @@
-//! The journal of unfinished lines. It stores a line, so that it survives a crash, until the line is whole and kept by a channel.
+//! The journal of unfinished lines. It stores each line until the line is whole and a channel has kept it, so that the line
+//! survives a crash.
 //!
-//! Each open file with an unfinished line has a slot, which is a number. The bytes of a slot that are unfinished between two
-//! batches are a generation. Generations are numbered. The batch that completes the bytes of a generation has an origin whose
-//! file stands for the slot, with the generation as `begin` and the following one as `next`. After a crash, the origins in a
-//! durable channel therefore show which generations it has kept. A memory channel remembers no origins. For such a channel,
-//! [`Journal::note_done`] writes to the journal which generations are settled.
+//! Each open file with an unfinished line has a slot, which is a number. A generation is the bytes of a slot that are unfinished
+//! between two batches. The generations of a slot are numbered. The batch that takes the bytes of a generation has a file as its
+//! origin: the file stands for the slot, `begin` is the number of the generation, and `next` is the number of the next
+//! generation. After a crash, the origins in a durable channel therefore show which generations it has kept. A memory channel
+//! remembers no origins. For such a channel, [`Journal::note_done`] writes to the journal which generations are settled.
 //!
 //! The journal is written twice, to a file and its copy: damage to one of them loses nothing. If both are damaged in the same
 //! place, any line may lack a part. Then no line is sent, and all are written to a file beside the journal for an operator.
@@ -26,7 +27,7 @@ pub(super) use record::Identity;
 use record::{HEAD_BYTES, Head, Kind, Lines, Title, frame_bytes};
 
 const NAME: &str = "unfinished";
-/// The limit on the size of the file, in bytes. When it is reached, writes fail.
+/// The limit on the size of the file, in bytes. Writes that would exceed it fail.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// The remedy when the journal cannot be used.
 const REMEDY: &str = "restore it from a backup, or remove `unfinished` and `unfinished.copy` and restart Millstream: lines \
@@ -75,7 +76,8 @@ impl Piece {
 struct Slot {
     /// The path of the open file that has the slot; `None` if the slot is free.
     path: Option<String>,
-    /// The generation of the first live bytes, or of the next open file that gets the slot.
+    /// While an open file has the slot: the first generation that is not done. While the slot is free: the first generation of
+    /// the next open file that gets it.
     generation: u64,
     pieces: Vec<Piece>,
 }
@@ -85,14 +87,15 @@ pub(super) struct Opened {
     pub journal: Journal,
     /// The unfinished lines that an earlier run left.
     pub left: Vec<Left>,
-    /// A message about damage to one of the two files, which lost nothing. `None` if both were intact.
+    /// A message about damage to one of the two files. No line was lost, because the other file had the bytes. `None` if both
+    /// files were intact.
     pub mended: Option<String>,
-    /// A message that names the files to which lines were written that may be damaged and are not sent. It is repeated at each
-    /// start until an operator removes these files.
+    /// A message for an operator. It names files with lines that may be damaged and therefore were not sent. The message is
+    /// repeated at each start until the operator removes these files. `None` if there are no such files.
     pub doubtful: Option<String>,
 }
 
-/// The journal. Writes go to the page cache; see [`Journal::begin_sync`].
+/// The journal. Writes go to the page cache only; [`Journal::begin_sync`] begins to make them durable.
 pub(super) struct Journal {
     stored: state::Journal,
     /// The file of `stored`. Pieces can be read back from it even after a failed write.
@@ -123,7 +126,7 @@ impl Journal {
     /// Opens the journal in a directory, or creates one. Unfinished lines of an earlier run move to new slots. `kept` gets the
     /// file that stands for a slot, and returns the first generation that a durable channel has not kept. If it returns `None`,
     /// all generations that are not noted as done are unfinished. Each unfinished generation becomes a line. A slot has several
-    /// of them if the batches between them were not kept.
+    /// unfinished generations if the batches between them were not kept.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -263,7 +266,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Drops the generations below `next`: a durable channel has kept them.
+    /// Drops the generations below `next`: they are kept, settled, or had no records to send.
     pub(super) fn done(&mut self, number: u32, next: u64) {
         let slot = &mut self.slots[number as usize];
         slot.generation = slot.generation.max(next);
@@ -368,7 +371,7 @@ fn replace(
         error,
     };
     let mut records = stored.replacement();
-    // A replacement is durable before the rename, so each record may state that all before it was durable.
+    // The new file is durable before it is renamed. So each record in it may state that everything before the record was durable.
     let mut synced = title.add(&mut records);
     let mut add = |kind, slot, generation, data: &[u8]| {
         let head = Head {

@@ -5,16 +5,16 @@
 //! offset bytes                               offset bytes
 //!      0   8   "MSFUSE03"                         0   4   CRC-32C of the place and the rest of the record
 //!      8   8   number of the journal              4   4   N: bytes of data
-//!     16   8   creation time, nanoseconds         8   1   kind, as today
+//!     16   8   creation time, nanoseconds         8   1   kind, as in `record.rs`
 //!     24   8   first generation                   9   3   zero
 //!     32   8   number of rewrites                12   4   slot
 //!     40   4   CRC-32C of the 40 bytes           16   8   generation
 //!                                                24   N   data
 //! ```
 //!
-//! The place is the number of the journal, the number of rewrites, and the offset of the record, 8 bytes each. The copy holds
-//! the same records at the same offsets. Versions 1 and 2 have no copy and no number of rewrites: their header has its checksum
-//! at 32, and the checksum of a record does not cover its place.
+//! The place of a record is the number of the journal, the number of rewrites, and the offset of the record, 8 bytes each. The
+//! copy holds the same records at the same offsets. Versions 1 and 2 have no copy and no number of rewrites: their header has its
+//! checksum at offset 32, and the checksum of a record does not cover the place of the record.
 
 use millstream_state::Recovered;
 use millstream_sys::checksum::{crc32c, crc32c_of};
@@ -32,7 +32,8 @@ const RECORD_HEAD_BYTES: usize = 24;
 pub(super) fn convert(files: [Option<&[u8]>; 2]) -> Option<Recovered> {
     let headers = files.map(|file| file.and_then(Header::decode));
     let header = match headers {
-        // A kill between the two renames leaves an older journal beside the newer copy. Both have the same records.
+        // If the process was killed between the two renames of a rewrite, an older journal lies beside the newer copy. Both have
+        // the same records.
         [Some(journal), Some(copy)] if copy.is_newer_than(&journal) => copy,
         [Some(header), _] | [None, Some(header)] => header,
         [None, None] => return None,
@@ -130,7 +131,7 @@ impl Header {
             bodies.push([&record.head.encode()[..], record.data].concat());
             at += last;
         }
-        // Only the copy lacks the last record: a crash between the two writes, which is not damage.
+        // If only the copy lacks the last record, the process died between the two writes. That is not damage.
         if lacks[1] == last as u64 && sides[1].len() == at - last {
             lacks[1] = 0;
         }

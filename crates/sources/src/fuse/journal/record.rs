@@ -14,10 +14,12 @@
 //!   its creation in nanoseconds, 8 bytes each.
 //! - `begin`: an open file takes the slot; data: its path.
 //! - `piece`: unfinished bytes of a generation.
-//! - `done`: the generations below this one are settled.
-//! - `part`: the last bytes of the generations below this one move to this one; data: the number of these bytes (8 bytes).
+//! - `done`: all generations below the generation of the record are settled.
+//! - `part`: the last bytes of the generations below the generation of the record move to that generation; data: the number of
+//!   bytes that move (8 bytes).
 //!
-//! Slots and generations are explained in `mod.rs`.
+//! Each open file with unfinished bytes has a slot. A generation is the bytes of a slot that are unfinished between two batches
+//! (`mod.rs`).
 
 use std::collections::BTreeMap;
 
@@ -26,7 +28,7 @@ use millstream_state::{Records, Recovered};
 use millstream_sys::random;
 
 pub(super) const HEAD_BYTES: usize = 24;
-/// Stands in for the device number in origins: no device has this number.
+/// Replaces the device number in origins that stand for slots. No device has this number.
 const DEVICE: u64 = u64::from_be_bytes(*b"ms-fuse\0");
 
 /// The number of bytes that a record with `data` bytes of data takes in the file.
@@ -73,7 +75,7 @@ impl Title {
         })
     }
 
-    /// Adds the title to the records of a replacement. Returns its offset.
+    /// Adds the title to the records of a new journal file. Returns the offset of the title.
     pub(super) fn add(&self, records: &mut Records) -> u64 {
         let (head, data) = self.encode();
         records.add(&[&head.encode(), &data])
@@ -215,7 +217,7 @@ pub(super) struct Lines {
     pub(super) title: Title,
     /// The slots according to all records.
     all: BTreeMap<u32, Slot>,
-    /// The slots according to the records before the first hole. Empty if the journal is damaged.
+    /// The slots according to the records before the first hole (a range without valid records). Empty if the journal is damaged.
     intact: BTreeMap<u32, Slot>,
     /// The number of bytes lost in holes before the last record.
     pub(super) lost_bytes: u64,
@@ -224,7 +226,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Reads the records. A hole is a range without valid records that is followed by a valid one. A hole before the offset up to
+    /// Reads the records. A hole is a range without valid records in front of a valid record. A hole before the offset up to
     /// which the file was durable is damage: any line may lack a part. A hole after that offset is most likely a write that a
     /// power cut lost, so the records before the hole are intact. Returns an error if the title is lost or a record is unknown.
     pub(super) fn of(recovered: &Recovered) -> Result<Self, &'static str> {

@@ -123,7 +123,7 @@ fn bytes_that_were_not_kept_are_unfinished_again() {
     rig.downstream.drop_held();
     assert_eq!(writes.join().unwrap().unwrap_err().raw_os_error(), Some(5));
     file.write_all(b"DDD").unwrap();
-    // A crash may divide the line here: the channel may have kept the first part.
+    // After a crash, the next start would find the line in two parts, because the channel may have kept the first part.
     assert_eq!(rig.left(), ["AAA", "DDD"]);
     file.write_all(b"E\n").unwrap();
     assert_eq!(rig.lines(), ["AAADDDE"]);

@@ -1,4 +1,4 @@
-//! Tests of the source on a real mount. Its records go to a channel that the test controls.
+//! Tests of the source on a real mount. The source sends its records to a channel that the test controls.
 
 mod exerciser;
 mod failures;
@@ -401,7 +401,7 @@ fn wrong_options_are_refused_with_the_reason() {
     assert!(rule(&format!(r#"{{"path": "a", {start}}}"#)).contains("`start` is not a regular"));
 }
 
-/// With a memory channel, a return of `fsync` is the acknowledgement: everything is then settled.
+/// With a memory channel, the acknowledgement is that `fsync` returns: everything is then settled.
 #[test]
 fn a_mount_keeps_the_contract_of_sources() {
     let directory = tempfile::tempdir().unwrap();

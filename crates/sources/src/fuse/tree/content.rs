@@ -61,7 +61,7 @@ impl Content {
                 self.bytes.resize(self.bytes.len() + gap, 0);
                 self.bytes.extend_from_slice(data);
             }
-            // The gap is larger than the window, so the bytes before it are out of reach.
+            // With the gap and the data, the window would be too large. So it begins anew at the data.
             Some(_) => {
                 self.start = offset;
                 self.bytes.clear();
@@ -93,7 +93,7 @@ impl Content {
         }
     }
 
-    /// Drops the window.
+    /// Drops the window: the bytes written so far can no longer be read.
     pub(super) fn drop_window(&mut self) {
         self.restart_at(self.size);
     }
@@ -126,7 +126,7 @@ impl Content {
     }
 }
 
-/// A copy of the bytes in which all but the newlines are hidden.
+/// A copy of the bytes in which `*` replaces every byte but the newlines.
 fn mask(data: &[u8]) -> Vec<u8> {
     let hide = |byte: &u8| if *byte == b'\n' { b'\n' } else { b'*' };
     data.iter().map(hide).collect()

@@ -1,4 +1,4 @@
-//! Recognises copies of files within the mount, as `logrotate` makes with `copytruncate` and `compress`.
+//! Recognises copies of files within the mount. `logrotate` makes such copies with its options `copytruncate` and `compress`.
 //!
 //! The bytes of a copy were shipped when they were written to the original. A file counts as a copy while all its bytes equal
 //! those of an original at the same offsets. Its name must also be the name of the original with a suffix (`app.log.1` for
@@ -27,7 +27,7 @@ pub(in crate::fuse) enum WriteKind {
     Copy,
 }
 
-/// The files that were read recently and the threads that read them, the last one first.
+/// The recent reads: for each one, the file and the thread that has read it. The latest read comes first.
 #[derive(Debug, Default)]
 pub(super) struct RecentReads(VecDeque<(u64, u32)>);
 

@@ -41,7 +41,7 @@ const NO_REPLACE: u32 = 1;
 /// The amount of written data that can be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recent {
-    /// The number of bytes at the end of each file that can be read back, unless that exceeds `all`.
+    /// The number of bytes at the end of each file that can be read back, as long as all files together do not exceed `all`.
     pub file: usize,
     /// The largest number of bytes that are held for all files together.
     pub all: usize,
@@ -71,7 +71,7 @@ pub(super) struct Tree {
     nodes: Nodes,
     owner: Owner,
     recent: Recent,
-    /// The bytes that the windows of all files hold.
+    /// The number of bytes in the windows (the bytes written last) of all files.
     recent_bytes: usize,
     reads: RecentReads,
 }
@@ -141,7 +141,7 @@ impl Tree {
         self.attributes(number)
     }
 
-    /// Makes a directory by its path, if the directory above exists. The kernel takes no reference.
+    /// Makes a directory by its path, if the directory above exists. The kernel gets no reference to it.
     pub(super) fn make_path(&mut self, path: &Path, mode: u32, who: Who, now: Time) {
         let mut above = ROOT;
         let mut parts = path.iter().peekable();
@@ -239,8 +239,8 @@ impl Tree {
         Some(parts.into_iter().rev().collect())
     }
 
-    /// Lists the names in a directory whose nodes have numbers above `offset`, as the body of an answer of at most `bytes`
-    /// bytes.
+    /// Lists the names of the nodes in a directory that have numbers above `offset`. Returns the body of an answer, at most
+    /// `bytes` bytes.
     pub(super) fn list(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
         let directory = self.nodes.directory(number)?;
         let above = self.nodes.get(number)?.place.as_ref();
@@ -307,7 +307,8 @@ impl Tree {
             .collect();
         closed.sort_unstable();
         for (written, number) in closed.into_iter().take(NODES_MAX / 10) {
-            // The directory gets the time of the file instead of the current time, because programs watch it for changes.
+            // The directory gets the time of the file instead of the current time, because programs watch the time of the
+            // directory for changes.
             let _ = self.remove(number, written);
         }
     }

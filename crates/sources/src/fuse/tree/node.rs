@@ -34,7 +34,7 @@ pub(super) enum CopyState {
     /// Nothing was written yet.
     #[default]
     Unknown,
-    /// All bytes of the file are also in the file of this node, at the same offsets.
+    /// All bytes of the file are also in the file with this node number, at the same offsets.
     Of(u64),
     /// The file is a compressed copy.
     Compressed,

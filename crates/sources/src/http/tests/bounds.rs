@@ -156,7 +156,7 @@ fn garbage_silence_and_incomplete_requests_leave_nothing_behind() {
 
 #[test]
 fn requests_wait_for_memory_and_are_then_asked_to_retry() {
-    // The pool of the rig has 64 MiB, of which incoming data may take 48.
+    // The pool of the rig has 64 MiB, of which incoming data may take 48 MiB.
     let rig = Rig::new(r#", "wait": "300ms""#);
     let large = [b"{\"a\":\"".as_slice(), &vec![b'x'; 10 << 20], b"\"}"].concat();
     let head = format!(

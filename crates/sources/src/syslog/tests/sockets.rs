@@ -219,7 +219,7 @@ fn octet_counts_and_datagrams_beyond_the_limits_do_not_affect_other_messages() {
         let [first, last] = ["first", "last"].map(good);
         let bad = good(&long);
         let stream = [&first, &bad, &last].map(|text| counted(text)).concat();
-        // Close to the largest UDP datagram.
+        // This text is nearly as long as the largest UDP datagram.
         let of_udp = &bad[..60_000];
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let unix = UnixDatagram::unbound().unwrap();

@@ -13,7 +13,7 @@ fn packed(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Compresses a file like gzip: writes another file beside it and then removes it.
+/// Compresses a file like gzip: writes the compressed file beside the original, and then removes the original.
 fn compress(path: &Path) {
     let to = format!("{}.gz", path.display());
     fs::write(to, packed(&fs::read_to_string(path).unwrap())).unwrap();
@@ -132,7 +132,7 @@ fn a_file_and_its_fresh_compressed_copy_are_read_once() {
     fs::remove_file(&path).unwrap();
     fs::rename(place.log("a.log.1.gz"), place.log("a.log.2.gz")).unwrap();
     append(&place.log("a.log"), "new\n");
-    // The compressed file has one more line, which shows that it was read.
+    // An additional line in the compressed file shows whether that file was read.
     let mut file = fs::File::options()
         .append(true)
         .open(place.log("a.log.2.gz"))

@@ -125,7 +125,7 @@ fn a_copy_made_while_the_source_was_down_is_not_read_again() {
         append(&path, &text(20..30));
         place.once("a.log", "", &to);
         assert_eq!(to.lines(), numbers(0..30));
-        // Copied and truncated twice: a part of the first copy was read before, and nothing of the second.
+        // The file is copied and truncated twice. A part of the first copy was read before, but nothing of the second copy.
         append(&path, &text(30..40));
         fs::copy(&path, place.log("a.log.2")).unwrap();
         fs::write(&path, text(40..50)).unwrap();

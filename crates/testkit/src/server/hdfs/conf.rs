@@ -26,9 +26,9 @@ pub(super) fn base(directory: &Path, url: &str, data: SocketAddr) -> Conf {
             ("dfs.namenode.safemode.extension", "0"),
             ("dfs.namenode.safemode.min.datanodes", "1"),
             ("dfs.heartbeat.interval", "1"),
-            // The smallest sizes, so that most files have several blocks, and a small disk has space for some.
+            // The smallest block size, so that most files have several blocks, and a small disk holds some blocks.
             ("dfs.blocksize", "1048576"),
-            // Reserve nothing: the data node shares a disk with others, or has a small one.
+            // Reserve nothing: the data node shares a disk with other programs, or has a small disk.
             ("dfs.datanode.du.reserved", "0"),
             (
                 "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space",

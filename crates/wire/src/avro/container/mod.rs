@@ -40,8 +40,8 @@ pub const SCHEMA: &str = r#"{"type":"record","name":"Event","fields":[{"name":"h
 const MAGIC: &[u8; 4] = b"Obj\x01";
 /// Length of the marker between blocks.
 const SYNC_BYTES: usize = 16;
-/// The size of a full block before compression: it fits into the second-level cache, and snappy finds no
-/// repetitions at a larger distance.
+/// The size of a full block before compression. A block of this size fits into the second-level cache, and snappy
+/// finds no repetitions at a larger distance.
 const BLOCK_BYTES: usize = 64 << 10;
 /// The most capacity that the block buffer keeps. A buffer that a long record has enlarged further shrinks to this size.
 const KEPT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
@@ -63,7 +63,7 @@ impl Sync {
     }
 }
 
-/// A file and its current block.
+/// The state of one file: its sync marker and its current block.
 #[derive(Debug)]
 pub struct Container {
     sync: Sync,
@@ -72,7 +72,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// A file with this marker.
+    /// A file with this sync marker.
     pub fn new(sync: Sync) -> Self {
         Self {
             sync,
@@ -97,7 +97,8 @@ impl Container {
     }
 
     /// Encodes the records in `range` of the batch's body with an encoder of `format: avro_event`. Appends full blocks
-    /// to `out` and records that cannot be written to `rejects`. Returns the number of records that were encoded.
+    /// to `out`, and adds to `rejects` the records that cannot be encoded. Returns the number of records that were
+    /// encoded.
     ///
     /// # Errors
     /// The codec ran out of memory.

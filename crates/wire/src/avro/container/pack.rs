@@ -1,4 +1,4 @@
-//! The codecs of blocks. Blocks are independent, so one packer serves all files of a sink.
+//! The codecs that compress the blocks of a file. Blocks are independent, so one packer serves all files of a sink.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`

@@ -1,6 +1,6 @@
 //! Compares files with those of Java's Avro (`testdata`, written by Avro 1.11.4 with the sync marker
 //! `0123456789abcdef`), and reads every record back with [`Reader`]. The program's test `hdfs` shows that
-//! Avro's own readers agree.
+//! Avro's own readers read our files, too.
 
 use std::{collections::BTreeMap, sync::Arc};
 

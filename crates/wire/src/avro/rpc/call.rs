@@ -4,8 +4,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! An incomplete value is read again when more bytes have arrived; the parts of the call before it are not. The decoder never
-//! writes beyond the capacity of the output: only the caller enlarges the output.
+//! An incomplete value is read again when more bytes have arrived; the parts of the call before that value are not. The
+//! decoder never writes beyond the capacity of the output: only the caller enlarges the output.
 
 use millstream_record::Time;
 
@@ -23,13 +23,13 @@ use crate::{
 const NAME_BYTES_MAX: usize = 256;
 /// The longest head of a text in MessagePack, in bytes.
 const STR_HEAD_BYTES: usize = 5;
-/// An entry up to its first field: array of 2, EventTime, map of up to 15 fields.
+/// The size of an entry up to its first field: the head of an array of 2, an EventTime, the head of a map of up to 15 fields.
 const ENTRY_HEAD_BYTES: usize = 12;
 /// The offset of the time in an entry.
 const TIME_AT: usize = 1;
 /// The offset of the map in an entry.
 const MAP_AT: usize = 11;
-/// The head of a map grows by at most this many bytes.
+/// The head of a map grows by at most this many bytes when the number of fields is filled in.
 const MAP_GROWS_BYTES: usize = 4;
 /// The header with the event time, in milliseconds since 1970.
 const TIMESTAMP: &[u8] = b"timestamp";
@@ -37,7 +37,7 @@ const TIMESTAMP: &[u8] = b"timestamp";
 /// Decodes the calls of one connection.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// Whether a handshake has succeeded. Calls after it have no handshake.
+    /// Whether a handshake has succeeded. Later calls have no handshake.
     agreed: bool,
     state: Expected,
     /// The answer to the handshake of this call.
@@ -114,7 +114,7 @@ pub enum Fault {
     /// A protocol whose events are not headers and a body.
     #[error("a protocol other than Flume's AvroSourceProtocol")]
     Protocol,
-    /// A handshake above the limit.
+    /// The handshake is missing, invalid or above the size limit.
     #[error("not a handshake of Avro RPC, or one that is too long")]
     Handshake,
 }
@@ -203,7 +203,7 @@ impl Calls {
         self.start
     }
 
-    /// Adjusts the stored offsets. Must be called after the caller has removed the output before [`Calls::start`].
+    /// Adjusts the stored offsets. The caller must call it after it has removed the output in front of [`Calls::start`].
     pub fn rebase(&mut self) {
         self.entry.start = self.entry.start.saturating_sub(self.start);
         self.start = 0;

@@ -16,7 +16,7 @@ const LEVEL: u32 = 6;
 /// The capacity that is reserved for each compression step; an answer needs one step.
 const STEP_BYTES: usize = 256;
 
-/// The bytes are not a zlib stream, or it is damaged.
+/// The bytes are not a zlib stream, or the stream is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the connection is not compressed with zlib, or it is damaged: `compression: deflate` here needs `compression-type = deflate` at the Avro sink, and the other way round"
@@ -39,9 +39,9 @@ impl Default for Inflate {
 }
 
 impl Inflate {
-    /// Decompresses from the front of `input` into the spare capacity of `output` and returns the bytes consumed. If
-    /// the output is full, call again: more output may be pending, even if the whole input is consumed. Bytes after the
-    /// end of the stream are skipped.
+    /// Decompresses from the front of `input` into the spare capacity of `output` and returns the number of input bytes
+    /// consumed. If the output is full, call again: more output may be pending, even if the whole input is consumed.
+    /// Bytes after the end of the stream are skipped.
     ///
     /// # Errors
     /// [`Corrupt`]: close the connection.

@@ -27,7 +27,7 @@ pub struct Frames {
 pub enum Step {
     /// No item is complete: read more bytes.
     More,
-    /// After the consumed bytes, this many bytes belong to the call: read them, then call [`Frames::next`] with the
+    /// This many bytes of the call follow the consumed bytes. Take these bytes, then call [`Frames::next`] with the
     /// bytes after them.
     Bytes(usize),
     /// The call is complete.

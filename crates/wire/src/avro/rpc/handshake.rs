@@ -1,8 +1,8 @@
 //! The handshake at the start of a connection, by which both sides learn whether they use the same protocol.
 //!
 //! A protocol is a JSON text, and a client identifies it by the MD5 of this text. All versions of Flume from 1.9 to 1.11 send the
-//! same hash. For any other hash, the server asks for the text (NONE) and checks it. So a client whose protocol differs only in a
-//! comment is accepted, too.
+//! same hash. For any other hash, the server asks for the text (answer NONE) and checks it. So a client whose protocol differs
+//! only in a comment is accepted, too.
 
 use super::{protocol::is_compatible, write_bytes, write_long};
 use crate::avro::{ReadError, Reader};
@@ -18,7 +18,7 @@ const FLUME_HASH: [u8; 16] = [
 pub(super) const PROTOCOL_HASH: [u8; 16] = [
     0x30, 0xda, 0x54, 0x05, 0x9d, 0xf7, 0x2d, 0x95, 0x84, 0xb8, 0x67, 0xd5, 0x20, 0x2e, 0x20, 0x69,
 ];
-/// Our protocol.
+/// The text of the protocol that this server supports.
 pub(super) const PROTOCOL: &str = concat!(
     r#"{"protocol":"AvroSourceProtocol","namespace":"org.apache.flume.source.avro","types":["#,
     r#"{"type":"enum","name":"Status","symbols":["OK","FAILED","UNKNOWN"]},"#,
@@ -44,7 +44,7 @@ pub(super) enum Match {
     Both,
     /// The server knows the client's protocol, but the client does not know the server's.
     Client,
-    /// The server does not know the client's protocol. The client sends the text with its next call.
+    /// The server does not know the client's protocol. The client then sends the text of its protocol with the next call.
     None,
     /// The protocols are incompatible.
     Incompatible,
@@ -95,7 +95,7 @@ impl Match {
         };
         write_long(out, number);
         if self == Self::Both {
-            // The answer has neither text nor hash.
+            // The client knows the server's protocol, so the answer has neither its text nor its hash.
             out.extend_from_slice(&[0, 0]);
         } else {
             write_long(out, 1);

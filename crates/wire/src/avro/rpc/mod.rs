@@ -1,4 +1,4 @@
-//! Avro RPC as Flume's agents use it (`AvroSourceProtocol`), the receiver's side, without I/O.
+//! The receiver's side of Avro RPC as Flume's agents use it (protocol `AvroSourceProtocol`), without I/O.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep`
@@ -21,12 +21,13 @@
 //! {timestamp: "1700000000123", host: "a"}, "text"   ->   [1700000000.123, {timestamp: "1700000000123", host: "a", message: "text"}]
 //! ```
 //!
-//! Every header becomes a text field, in order; the body becomes `message`, unchanged. A header with the name `message` becomes
-//! [`MESSAGE_HEADER`]. The header `timestamp` (milliseconds since 1970, as Flume's interceptors write it) is the event time; without
-//! a valid one, the event time is the receive time.
+//! Every header becomes a text field, in order; the body becomes the field `message`, unchanged. A header with the name
+//! `message` becomes [`MESSAGE_HEADER`]. The header `timestamp` (milliseconds since 1970, as Flume's interceptors write it) is
+//! the event time. Without a valid header `timestamp`, the event time is the receive time.
 //!
-//! No length is trusted before its bytes have arrived. Only the head of an incomplete value is read twice. Nothing recurses.
-//! Reading, buffers and the order of answers are the task of `sources/flume`.
+//! A length takes no memory before the bytes that it announces have arrived. If a value is incomplete, only its length is
+//! read again when more bytes arrive. Nothing recurses. Reading, buffers and the order of answers are the task of
+//! `sources/flume`.
 
 mod call;
 mod deflate;
@@ -44,8 +45,8 @@ pub use frame::{Frames, Refusal, Step};
 /// The field for a header called `message`, because the body becomes the field `message`.
 pub const MESSAGE_HEADER: &str = "message_header";
 
-/// Appends the frame that answers the call `serial`. `handshake` is from [`Outcome`]; `failure` is the reason why the call is
-/// refused; `None` if its records are stored.
+/// Appends the frame that answers the call `serial`. `handshake` is from the call's [`Outcome`]. `failure` is the reason why
+/// the call is refused, or `None` if the records of the call are stored.
 pub fn write_answer(out: &mut Vec<u8>, serial: u32, handshake: &[u8], failure: Option<&str>) {
     let mut answer = handshake.to_vec();
     // No metadata.

@@ -1,8 +1,8 @@
 //! Checks whether a client's protocol is the one that [`Calls`](super::Calls) decodes: its messages must carry events
 //! with headers and a body.
 //!
-//! Names and their order must match, as Avro's specification requires. Comments, namespaces and Java's annotations do not
-//! matter.
+//! The names of the messages, and the names and order of an event's fields, must match, as Avro's specification requires.
+//! Comments, namespaces and Java's annotations do not matter.
 
 use crate::{
     json::{Progress, to_msgpack},

@@ -1,4 +1,4 @@
-//! Compares the matcher with a simple interpreter of conditions over value trees, which shares no code with it.
+//! Compares the matcher with a simple interpreter that evaluates conditions on value trees. The two share no code.
 
 use std::cmp::Ordering;
 

@@ -37,7 +37,8 @@ pub(super) fn copy_short(room: &mut Room<'_>, body: &[u8], at: usize, length: us
     Some(())
 }
 
-/// Replaces the byte at `start` by a length, and moves the bytes after it if the length takes more than one byte.
+/// Replaces the byte at `start` by an encoded length. If the encoded length has more than one byte, moves the bytes after
+/// `start`.
 #[cold]
 pub(super) fn head_at(room: &mut Room<'_>, start: usize, length: usize) {
     let mut head = [0; LONG_BYTES_MAX];

@@ -11,7 +11,7 @@ pub(super) struct Levels {
     pub(super) stand: Vec<u8>,
     /// The headers written for these fields: `Facility`, `Severity` and `priority`.
     pub(super) written: Vec<u8>,
-    /// The bits of the added fields with the names of these headers.
+    /// The added fields that have the names of these headers, as a bit set: bit n stands for the added field with index n.
     pub(super) seen: u64,
 }
 

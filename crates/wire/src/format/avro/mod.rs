@@ -8,9 +8,10 @@
 //! long n | n times: string name, string value | 00 | bytes body         no headers: 00 | bytes body
 //! ```
 //!
-//! The field `message` (option `field`) is the body: text and binary unchanged, nil or missing as empty, others as
-//! JSON. Every other field is a header: text unchanged, nil as empty, others as JSON. Names and values that are not
-//! UTF-8 become base64, because Avro's strings are UTF-8. The fields of `add` follow.
+//! The field `message` (option `field`) is the body. Text and binary values stay unchanged, nil or a missing field gives an
+//! empty body, and any other value becomes JSON. Every other field is a header. Text stays unchanged, nil becomes an empty
+//! text, and any other value becomes JSON. Names and values of headers that are not UTF-8 become base64, because Avro's
+//! strings are UTF-8. The fields of `add` follow as headers.
 //!
 //! A text of fewer than 32 bytes has the same size in Avro and MessagePack; only its head differs. Nearly all names and
 //! values of headers are such texts. They are copied 32 bytes at a time, and one check at the end ensures that all of
@@ -40,10 +41,11 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct AvroEvent {
     field: FieldPath,
-    /// The encoded key of the field that becomes the body, if its name is short and at the top level; otherwise empty.
+    /// The encoded key of the field that becomes the body, if the field is at the top level and has a short name; otherwise
+    /// empty.
     key: Vec<u8>,
     added: Added,
-    /// The bits of the added fields that a line already has.
+    /// The added fields that a line already has, as a bit set: bit n stands for the added field with index n.
     line_seen: u64,
     flume: Option<Levels>,
     scratch: Vec<u8>,
@@ -53,7 +55,7 @@ pub(super) struct AvroEvent {
 #[derive(Clone, Copy, Default)]
 struct Encoded {
     headers: u32,
-    /// The bits of the added fields that the record already has.
+    /// The added fields that the record already has, as a bit set.
     seen: u64,
     /// The offset of the value that becomes the body; `None` if no field at the top level does.
     message: Option<usize>,
@@ -86,8 +88,8 @@ impl AvroEvent {
         }
     }
 
-    /// Encodes a record with short names whose short texts are ASCII. Returns `None` for any other record: discard the
-    /// output so far, and call [`AvroEvent::careful`].
+    /// Encodes a record if all its names are short, and its names and short texts are ASCII. Returns `None` for any other
+    /// record. The caller then discards the output so far, and calls [`AvroEvent::careful`].
     #[inline]
     fn quick(
         &self,
@@ -198,7 +200,7 @@ impl AvroEvent {
         Ok(found)
     }
 
-    /// Writes the key of a field, which may have any type; returns the offset of the field's value.
+    /// Writes the key of a field; returns the offset of the field's value. The key may have any type.
     fn name(
         &mut self,
         room: &mut Room<'_>,
@@ -291,7 +293,7 @@ impl Write for AvroEvent {
 }
 
 impl AvroEvent {
-    /// Writes the body from a nested field, or an empty one if the field is missing.
+    /// Writes the body from a nested field, or an empty body if the field is missing.
     #[cold]
     fn deep_body(&self, room: &mut Room<'_>, body: &[u8], record: usize) -> Result<(), Reason> {
         let map = Record::Packed(body.get(record..).unwrap_or_default());

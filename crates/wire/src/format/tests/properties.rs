@@ -178,7 +178,7 @@ proptest! {
         let mut options = Options { format: Format::Msgpack, ..Options::default() };
         let (passed, rejects) = encode_bytes(&options, &batch);
         prop_assert_eq!((passed, rejects), (batch.body.to_vec(), vec![]));
-        // Longer than any generated key, so that no record already has such a field.
+        // These names are longer than any generated key, so that no record already has such a field.
         let [tag, ms, time] = ["the tag of the record", "the time in milliseconds", "the time as a text"];
         options.add = add([(tag, "{tag}"), (ms, "{time:unix_ms}"), (time, "{time}")]);
         let (out, rejects) = encode_bytes(&options, &batch);

@@ -1,6 +1,6 @@
 //! Runs the cases in `testdata`. An `.in` file has options in its first line, and then one text per line. The `.out` file has the
-//! expected result of each text; `UPDATE=1` rewrites it. The lines of `apache_*` and `nginx_*` were written by Debian's apache2
-//! 2.4.71 and nginx 1.22.1, which received unusual requests over sockets.
+//! expected result of each text. With `UPDATE=1` in the environment, the test rewrites the `.out` files. The lines of `apache_*`
+//! and `nginx_*` were written by Debian's apache2 2.4.71 and nginx 1.22.1, which received unusual requests over sockets.
 
 use std::{fs, path::Path};
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// A quadratic algorithm takes minutes for these inputs.
+/// The time limit for these inputs. A quadratic algorithm needs minutes.
 const SOON: Duration = Duration::from_secs(20);
 
 fn soon<T>(what: &str, work: impl FnOnce() -> T) -> T {
@@ -59,7 +59,8 @@ fn many_fields_beside_and_inside_the_text_take_linear_time() {
     });
     let head = entry_head(&parsed, 0).unwrap();
     let mut reader = crate::msgpack::Reader::at(&parsed, head.record);
-    // Parsed fields replace the fields with their 70,000 names. The other 30,000 names still occur twice each.
+    // The parsed fields have 70,000 names, and replace the fields of these names. The other 30,000 names still occur
+    // twice each.
     assert_eq!(reader.map_len(), Ok(count + 2 * 30_000));
 }
 

@@ -20,7 +20,7 @@ const OPTIONS: [&str; 12] = [
     r#"{"as":"syslog","keep":true,"types":{"host":"integer"}}"#,
 ];
 
-/// Text that looks like one of the formats.
+/// Text that consists of pieces of the formats and of random bytes.
 fn text() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"a=1 ".to_vec()),

@@ -173,7 +173,7 @@ fn every_encoding_of_an_entry_keeps_its_time_or_gets_the_parsed_one() {
         assert_eq!(shown(&new), r#"2026-11-23T12:03:24Z {"a":"1"}"#);
         let metadata = entry.windows(3).any(|bytes| bytes == b"\xa1m\x01");
         assert_eq!(new.windows(3).any(|bytes| bytes == b"\xa1m\x01"), metadata);
-        // A time that is a number in another field.
+        // Here the time is a number in another field, `a`.
         let far = parse(
             &mut parser(r#"{"as":"logfmt","time":{"field":"a","format":"unix_ms","keep":true}}"#),
             Input::Entry(&[entry.as_slice()].concat()),

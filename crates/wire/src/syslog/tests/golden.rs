@@ -1,4 +1,5 @@
-//! Runs the cases in `testdata`. An `.in` file is the input, and the `.out` file has the expected records; `UPDATE=1` rewrites it.
+//! Runs the cases in `testdata`. An `.in` file is the input, and the `.out` file has the expected records. With `UPDATE=1` in the
+//! environment, the test rewrites the `.out` files.
 //!
 //! An input is text with the escapes `\r`, `\0`, `\xNN` and `\\`. A backslash at the end of a line joins the line to the next one.
 

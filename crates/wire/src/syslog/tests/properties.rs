@@ -57,7 +57,7 @@ fn too_long() -> impl Strategy<Value = TooLong> {
     prop::sample::select(vec![TooLong::Split, TooLong::Truncate, TooLong::Reject])
 }
 
-/// A message that is made of a few parts, so that consecutive messages often share some of them. Sometimes one byte is changed.
+/// A message that is made from a few parts, so that consecutive messages often share some parts. Sometimes one byte is changed.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let start = prop::sample::select(vec!["<13>", "<34>", "<13>1 ", ""]);
     let time = prop::sample::select(vec![
