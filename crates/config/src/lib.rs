@@ -1,9 +1,10 @@
-//! The configuration of Millstream: YAML files become a tree in which every value has its place in the files, and the tree becomes
-//! Rust types.
+//! The configuration of Millstream: YAML files become a tree in which every value knows its file, line and column, and the tree
+//! becomes Rust types.
 //!
 //! Files are parsed (`parse`), variables are substituted (`substitute`), the tree is divided into sections, and each node reads its
 //! own options (`read`). All problems are reported together, each with its file, line and column, and with advice. No file can make this
-//! crate panic or exhaust memory. The options of a node are defined by the components; the pipeline checks the graph.
+//! crate panic or exhaust memory. Each type of source, channel, processor or sink defines its
+//! own options; the pipeline checks the graph.
 //!
 //! ```
 //! use millstream_config::{Environment, OneOrMany, Problems, Size, load};

@@ -1,11 +1,12 @@
 //! Moves batches from one durable channel into another one.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
-//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that the chain makes from
-//! the batch at one position of the first channel form one group, with this position as their origin. So the second channel keeps all of
-//! them or none, knows the last position of the first channel that it has kept, and recognizes batches that a restarted pump sends again.
+//! A pump reads the first channel as a sink does: it has a cursor, and it runs the chain that belongs to the second channel. All batches
+//! that the chain makes from the batch at one position of the first channel form one group, with this position as their origin. So the
+//! second channel keeps all of them or none, knows up to which position it has kept the first channel, and recognizes batches that a
+//! restarted pump sends again.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -21,8 +22,8 @@ use crate::{
     stop::Stop,
 };
 
-/// Bits of the sequence number in the offset of an origin; the remaining bits hold the epoch. A channel that keeps 100,000 frames a
-/// second uses up these bits in five years. The bits of the epoch allow a million unclean restarts.
+/// The number of bits that the sequence number of a position takes in the offset of an origin; the other bits hold the epoch.
+/// A channel that keeps 100,000 frames a second uses up these bits in five years. The bits of the epoch allow a million unclean restarts.
 const SEQ_BITS: u32 = 44;
 
 /// The sink that fills a channel from another one.

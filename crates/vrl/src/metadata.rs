@@ -1,4 +1,4 @@
-//! The values of the batch as a program sees them: `%tag`, `%host`, `%time`, `%kubernetes.pod`, ...
+//! The values of the batch as a program in VRL sees them: `%tag`, `%host`, `%time`, `%kubernetes.pod`, ...
 //!
 //! A program may set `%tag`, `%host` and `%time`. The compiler refuses every other assignment.
 
@@ -27,7 +27,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     MUTABLE.into_iter().chain(of_batch)
 }
 
-/// Returns the type of `%` for the compiler. The type allows every name, because the caller reports names that no source sets.
+/// Returns the type of `%` for the compiler. The type allows every name. `unknown_values` reports names that no source sets.
 pub(crate) fn kind() -> Kind {
     let missing = || Kind::bytes().or_undefined();
     let mut all: BTreeMap<Field, Kind> = BTreeMap::new();

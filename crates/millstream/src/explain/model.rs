@@ -1,5 +1,5 @@
-//! Derives nodes, edges and paths with their promises from a plan, the checked configuration (delivery.md, "What a path promises"). A
-//! promise is a delivery guarantee with its condition.
+//! Derives nodes, edges and paths with their promises from a plan, which is the checked configuration. A promise is a delivery
+//! guarantee, with the prerequisite under which it holds (delivery.md, "What a path promises").
 
 use std::{path::PathBuf, time::Duration};
 
@@ -95,14 +95,14 @@ pub struct Processor {
     pub consumers: Vec<usize>,
     /// The names of its ports.
     pub ports: Vec<String>,
-    /// In words: the threads on which it runs in front of each consumer, and how records are distributed among these threads. `None` if it
+    /// A text that names the number of its threads in front of each consumer, and says how records are distributed among them. `None` if it
     /// has no thread for itself.
     pub tasks: Option<String>,
     /// Why the processor could make different records if it gets the same input again; `None` if it always makes the same records.
     pub not_repeatable: Option<String>,
 }
 
-/// A source, and when it answers.
+/// A source, and the consumers for which it waits before it sends its peer an ack.
 pub struct Source {
     /// Its index in [`Explained::nodes`].
     pub node: usize,

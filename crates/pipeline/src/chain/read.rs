@@ -1,4 +1,4 @@
-//! The chain in front of a sink: runs where the sink reads.
+//! The chain in front of a sink. It runs on the thread on which the sink reads its channel.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
@@ -32,7 +32,7 @@ use crate::{
     tags::TagFilter,
 };
 
-/// The minimum number of batches in flight in a chain with threads. With four, two threads wait neither for the consumer nor for
+/// The lower bound of the number of batches that a chain with threads processes at the same time. With four, two threads wait neither for the consumer nor for
 /// each other, and the batches stay in the CPU's cache.
 const IN_FLIGHT: usize = 4;
 /// The number of batches in flight in addition to one for each thread.
@@ -142,10 +142,12 @@ impl ChainReader {
         Self { sink, ..self }
     }
 
-    /// Returns a batch with the maker of its chain, or with `None` if the batch skips the chain. A batch of a replay names one node. If
-    /// it names this sink, it skips the chain. If it names a processor that is in neither the chain of its position nor the current
-    /// chain, it skips the chain as well, and the inlet rejects or ignores it. The current chain is searched too, because of pumps: a pump
-    /// cannot reject a batch, and waits until a reload brings the processor back.
+    /// Returns a batch with the maker of its chain, or with `None` if the batch skips the chain. A batch of a replay names one node:
+    ///
+    /// - This sink: the batch skips the chain.
+    /// - A processor in the chain of the batch's position, or in the current chain: the batch passes through that chain. The current
+    ///   chain is searched for the sake of pumps. A pump cannot reject a batch, and waits until a reload brings the processor back.
+    /// - Any other processor: the batch skips the chain, and the sink's inlet rejects or ignores it.
     fn route(&self, mut delivered: Delivered) -> (Delivered, Option<Arc<ChainMaker>>) {
         let maker = self.maker_of(&delivered);
         let Some(node) = replay::address(&delivered.batch) else {
@@ -181,7 +183,7 @@ impl ChainReader {
     /// Returns the maker of a batch's chain; `None` if the batch passes through no chain.
     fn maker_of(&self, delivered: &Delivered) -> Option<Arc<ChainMaker>> {
         if delivered.position.is_none() {
-            // Memory: the batch holds its chain, because a reload may have happened while it waited.
+            // A batch from a memory channel holds its chain, because a reload may have replaced the chain while the batch waited.
             let chain = delivered.entry.chain.clone()?;
             return chain.downcast().ok();
         }
@@ -189,7 +191,7 @@ impl ChainReader {
         self.stages.iter().rev().find(holds)?.maker.clone()
     }
 
-    /// Returns a batch that skips the chain. If the consumer does not take its tag, the batch is emptied, and is only settled.
+    /// Returns the batch, which skips the chain, as the consumer gets it: without records if the consumer does not take its tag.
     fn taken(&self, delivered: Delivered) -> Delivered {
         let tag = delivered.batch.tag.as_str();
         match self.tags.as_ref().is_none_or(|tags| tags.takes(tag)) {

@@ -1,6 +1,7 @@
-//! HDFS as the destination of a publishing sink. An output is in use until it is published. A manifest is a small file that names
-//! the outputs to publish.
+//! HDFS as the destination of a publishing sink. The sink writes its records to outputs, which are files in a separate
+//! directory, and later publishes them. A manifest is a small file that names the outputs to publish.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! ```text
@@ -9,9 +10,9 @@
 //! manifest    ROOT/_millstream/SINK/CHAIN/N             written under another name, closed, renamed; a rename to an existing
 //!                                                       name fails, so only one of two writers succeeds
 //! ```
-//! Deleting a file revokes the lease of its writer (the right to append), so an earlier run that is still alive cannot append: the
-//! name node identifies files by number, not by name. Files that an earlier run has closed and named in a manifest are only
-//! renamed.
+//! A start deletes the unpublished outputs of an earlier run. If that run is still alive, it can then no longer append: the name
+//! node identifies files by number, so a new file of the same name is another file. Outputs that the earlier run has closed and
+//! named in a manifest are not deleted, but published.
 
 use std::sync::Arc;
 
@@ -166,9 +167,9 @@ impl HdfsStore {
         let Err(trouble) = self.rename(from, to).await else {
             return Ok(Published::Done);
         };
-        // The rename also fails if an earlier attempt has succeeded, before a crash or with a response that was lost. The result
-        // that neither file exists is trusted only if a write has succeeded before the look-up: a name node that has lost the
-        // active role without noticing answers reads with old data, but cannot write.
+        // The rename also fails if an earlier attempt has succeeded, before a crash or with a response that was lost. If the
+        // look-up finds neither file, this counts only if a write has succeeded before it. A name node that does not know yet that
+        // it has lost the active role still answers reads, with old data; but its writes fail.
         for proven in [false, true] {
             if proven {
                 let draft = draft_beside(from);
@@ -192,8 +193,8 @@ impl HdfsStore {
             return Ok(Put::Exists);
         }
         // The content is written as a draft and renamed. The draft's name contains this process and the time, so no other writer
-        // writes or renames it, and a delayed rename of an earlier attempt moves a complete draft. Drafts are in the directory of
-        // the outputs in use, so leftover drafts are deleted together with these outputs.
+        // writes or renames it. If a rename of an earlier attempt is executed late, it moves the draft of that attempt, which is
+        // complete. Drafts are in the directory of the outputs in use, so leftover drafts are deleted together with these outputs.
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let draft = draft_beside(&format!("{directory}/open/{name}"));
         self.write(&draft, bytes).await?;

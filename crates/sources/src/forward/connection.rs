@@ -242,7 +242,7 @@ impl Intake {
     /// Enlarges the read buffer if an incomplete frame fills it.
     async fn grow(&mut self) -> Result<(), End> {
         if self.input.stash.is_full() {
-        // A connection that waits for memory must not hold any, so the gathered batch is sent first.
+            // A connection that waits for memory must not hold any, so the gathered batch is sent first.
             self.out.flush().await;
             let bytes_max = self.out.service.frame_bytes_max;
             if !self.input.stash.grow(bytes_max).await {

@@ -28,7 +28,7 @@ pub(super) struct Pace {
     lag: Meter,
     /// Unread bytes of this file.
     behind: u64,
-    /// The unread bytes of this file again, for `run.rs` to read.
+    /// A copy of `behind` that `run.rs` reads.
     own: Arc<AtomicU64>,
     /// Bytes read since the reader last paused for `rate_max`.
     pub owed: u64,
@@ -40,7 +40,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Adds to the gauge `lag`, and publishes the lag of this file in `own`.
+    /// The pace of a file without unread bytes. It will add the unread bytes of the file to the gauge `lag`, and copy them to `own`.
     pub(super) fn new(lag: Meter, own: Arc<AtomicU64>) -> Self {
         let now = Instant::now();
         Self {
@@ -82,7 +82,7 @@ impl Pace {
     /// Notes that the reader was woken, or has read to the end. Returns how long it should nap.
     pub(super) fn woken(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        // The nap itself does not count as time between wake-ups.
+        // `self.woken` is the end of the last nap, so the nap does not count as time between wake-ups.
         self.near = if now.duration_since(self.woken) < NEAR {
             self.near + 1
         } else {

@@ -25,7 +25,7 @@ pub struct Set {
     pub fields: Vec<(FieldPath, Setting)>,
 }
 
-/// The value of a field: a constant, in which every text is a template.
+/// The value that `set` gives a field: a value of any type, in which every text is a template.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Setting {
     /// nil.

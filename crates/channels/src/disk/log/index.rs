@@ -24,7 +24,7 @@ pub(super) struct Index {
     published: Mutex<Published>,
     /// Bytes of all segments. This number is outside the lock, because it is read once per batch.
     used_bytes: AtomicU64,
-/// The most bytes that all segments may take.
+    /// The most bytes that all segments may take.
     size_max: AtomicU64,
 }
 
@@ -94,7 +94,7 @@ impl Index {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-/// The most bytes that all segments may take.
+    /// The most bytes that all segments may take.
     pub(super) fn size_max(&self) -> u64 {
         self.size_max.load(Ordering::Relaxed)
     }

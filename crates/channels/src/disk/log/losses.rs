@@ -1,7 +1,7 @@
 //! The list of a channel's losses, and which of them an operator has accepted.
 //!
-//! A start finds missing positions (evidence.rs) and adds them to a file beside the channel's record file (record.rs). A loss that an
-//! operator accepts stays in the list as accepted, so that it is not reported again while the gap is still visible. The file
+//! When a channel is opened, missing positions are found (evidence.rs) and added to the list, a file in the directory of the channel. A loss
+//! that an operator accepts stays in the list as accepted, so that it is not reported again while the gap is still visible. The file
 //! (`millstream_state::WholeFile`) holds an empty line and one line per loss:
 //!
 //! ```text
@@ -45,7 +45,7 @@ pub enum Missing {
     Middle,
     /// The newest frames.
     Newest,
-    /// Frames that the channel lacks, although a sink has committed their position together with its own data.
+    /// Positions that a sink has committed together with its data, but whose batches the channel does not have.
     Committed,
     /// Unknown: a line of the list of losses cannot be read.
     Unreadable,
