@@ -1,6 +1,6 @@
 //! The contract of a channel: what it accepts from outlets and what its readers give to inlets.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> [keep] -> [read back] -> process -> encode -> write -> settle`
 
 use std::{

@@ -1,6 +1,6 @@
 //! The contract of processors, and what the chain gives them.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! A processor stands between sources, channels and sinks, and keeps nothing across a restart. Its output depends only on the

@@ -1,7 +1,7 @@
 //! Codecs between bytes and batches: the forward protocol, syslog, JSON, OTLP, Avro, compression. No I/O, no clock, no
 //! async.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 pub mod avro;

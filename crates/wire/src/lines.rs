@@ -1,7 +1,7 @@
 //! Counts and divides the lines of newline-delimited text, and turns lines into entries of the packed encoding (MessagePack
 //! `[time, map]`).
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use memchr::{memchr_iter, memrchr};

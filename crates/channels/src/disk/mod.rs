@@ -1,6 +1,6 @@
 //! The channel `disk`: a durable segment log of our own.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> [keep] -> [read back] -> process -> encode -> write -> settle`
 //!
 //! `log` is the log itself, without threads or a clock. writer.rs drives the log on its own thread, behind a queue that is bounded in

@@ -1,6 +1,6 @@
 //! The channel `memory`: a short queue per data thread, on every edge that names no other channel.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> [keep] -> [read back] -> process -> encode -> write -> settle`
 //!
 //! It keeps nothing: a group is settled when its consumer has settled it. Queues are short (4 MiB), so that a batch is still

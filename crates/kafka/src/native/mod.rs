@@ -1,7 +1,7 @@
 //! Our own implementation of [`Producer`]. It builds record batches from the sink's buffers; the only work per record is
 //! one copy.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> settle`
 //!
 //! - [`accumulator`] holds the accepted records. It uses `partitions`, `batch` (the broker's format), `partitioner` and

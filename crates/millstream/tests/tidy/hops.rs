@@ -157,11 +157,19 @@ fn every_file_header_shows_the_same_path_of_a_batch() {
     let behind_a_channel = "read -> decode -> send -> keep -> read back -> process -> keep -> read back -> process -> encode -> write -> settle";
     let mut found = 0;
     for file in files(&[".rs"]) {
+        let lines = file.text.lines();
         let headers = file
             .text
             .lines()
-            .filter_map(|line| line.strip_prefix("//! `"));
-        for header in headers.filter(|header| header.contains("decode -> ")) {
+            .skip(1)
+            .zip(lines)
+            .filter_map(|(line, above)| {
+                let header = line.strip_prefix("//! `")?;
+                Some((header, above))
+            });
+        for (header, above) in headers.filter(|(header, _)| header.contains("decode -> ")) {
+            let is_explained = above.starts_with("//! The path of a batch (ARCHITECTURE.md)");
+            assert!(is_explained, "{}: no line explains the path", file.path);
             let line = header.trim_end_matches('`').replace(['[', ']'], "");
             let is_alike = [whole, before, behind_a_channel].contains(&&*line)
                 || line == "read -> decode -> send -> keep";

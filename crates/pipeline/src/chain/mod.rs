@@ -1,6 +1,6 @@
 //! The chain of a consumer: all processors on the way to it.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! Every channel and sink owns the processors that lead to it, so no consumer waits for another one. A batch passes through the chain as a

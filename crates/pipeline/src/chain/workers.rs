@@ -1,6 +1,6 @@
 //! The tasks of a processor that run on separate threads, because there are several or they block.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! In front of a channel, a batch is divided among the tasks, and continues when all parts are done, in their original order. In front

@@ -1,6 +1,6 @@
 //! The input of a consumer: hands out its batches and makes its checkpoints.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> [settle]`
 //!
 //! A consumer receives batches and, between them, checkpoints. At a checkpoint it makes everything that it wrote for earlier

@@ -1,5 +1,6 @@
 //! The option `compression`: each piece written to a file becomes a gzip member or a zstd frame.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! The compressor keeps no state between two pieces. So every committed length is the end of a whole stream, one compressor serves

@@ -1,5 +1,6 @@
 //! Bounds the amount of data that is written but not yet on disk, and starts its write-back early.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! A sink that writes faster than its disk would fill the page cache, and with it the memory of the whole host. So write-back

@@ -1,5 +1,6 @@
 //! Turns batches into pieces: finds the file of each record and encodes its bytes.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> [encode] -> write -> settle`
 //!
 //! If all records of a batch have the same path, the path is rendered once; otherwise neighboring records with the same path are

@@ -1,6 +1,7 @@
 //! The files of a sink: opens them when needed, closes some so that others can be opened, and retires files that another process
 //! has moved away.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! Guarantees: at most `open_files` files are open; each is locked while it is open and synced before it is closed; before a write,

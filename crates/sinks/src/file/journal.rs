@@ -1,5 +1,6 @@
 //! The journal of a file sink: its table and the changes to that table, in two files that are used alternately.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> write -> [settle]`
 //!
 //! The files `journal.0` and `journal.1` are allocated and filled when they are created, so a full disk cannot stop a commit.

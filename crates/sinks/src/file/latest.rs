@@ -1,5 +1,6 @@
 //! The option `latest`: a symbolic link to the current file.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! Paths that change with time have no fixed name to follow; the link provides one (`tail -F latest.log`). The link is set when a

@@ -1,5 +1,6 @@
 //! The committed state: the table of outputs, and the journal that makes it durable.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `encode -> [write] -> [settle]`
 //!
 //! A change is visible in the table immediately and durable after the next [`Ledger::note`].

@@ -1,6 +1,6 @@
 //! The sink `file`: writes records into files, exactly once behind a disk channel.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> [settle]`
 //!
 //! Where to look: `run` takes batches and settles them, `encode` decides which bytes go into which file, `pending` holds these

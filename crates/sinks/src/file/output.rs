@@ -1,5 +1,6 @@
 //! One output file: its state, writes to its end, and its pages in the page cache.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 
 use std::{

@@ -1,5 +1,6 @@
 //! The outputs of a sink by number and by name.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! A number is valid until its output is removed; after that it may be reused. Two outputs never have the same name at the same

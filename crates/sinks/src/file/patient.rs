@@ -1,5 +1,6 @@
 //! Decides when pending records are written, and retries failed writes.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> encode -> [write] -> settle`
 //!
 //! Pending records are written when no other batch is ready, so an idle stream has no extra latency; a busy stream is written in

@@ -1,5 +1,6 @@
 //! Pending records: records that are encoded and not yet written. They wait in pieces; each piece belongs to one file.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> [encode] -> write -> settle`
 //!
 //! All files share one buffer for encoded text; lines that are written unchanged stay in the buffer of their batch and are not

@@ -1,5 +1,6 @@
 //! Rotation: when a file is renamed, how, and which old files are removed.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! The new name is written to the journal before the file is renamed, and the directory is synced before another file can take the

@@ -1,5 +1,6 @@
 //! The main loop of the file sink: takes batches, writes them, and settles them at checkpoints.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `keep -> [read back] -> process -> encode -> write -> [settle]`
 
 use std::{

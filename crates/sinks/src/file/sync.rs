@@ -1,5 +1,6 @@
 //! Calls fdatasync on many files, several at a time: the file system then commits its journal once for all of them.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> write -> [settle]`
 
 use std::{

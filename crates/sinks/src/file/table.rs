@@ -1,6 +1,7 @@
 //! The table of a file sink: the unfinished outputs, and the position in the channel up to which all records are in the
 //! files. This file also defines how the journal encodes the table.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `encode -> [write] -> [settle]`
 //!
 //! ```text

@@ -1,5 +1,6 @@
 //! Writes pending records into files, and commits the written files.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read back -> process -> encode -> [write] -> [settle]`
 //!
 //! The order of a commit (docs/delivery.md): write all pending records, fdatasync every file that has grown, sync the directories

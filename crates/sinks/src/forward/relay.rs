@@ -1,6 +1,6 @@
 //! From the inlet to the servers: encodes batches, deals out chunks, and settles checkpoints in order.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
 //! Each lane (one of the sink's parallel tasks) has one relay. The relay takes a batch only when every earlier chunk has a server,

@@ -1,6 +1,6 @@
 //! One lane (parallel task) of the sink: turns batches into requests, keeps some in flight, and settles checkpoints in order.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
 //! Each request in flight has a separate task. A lane takes a batch only when all complete requests are in flight, so back-pressure

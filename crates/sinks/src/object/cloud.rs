@@ -1,5 +1,6 @@
 //! Object stores as the destination: outputs are multipart uploads, which are invisible until they are completed.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! The ticket of an output contains the ids of its upload and parts, which suffice to complete the upload. A manifest, an object

@@ -1,6 +1,7 @@
 //! `file://`: a local directory as the destination. An output in use is a file with a temporary name. A rename to the final name
 //! publishes it.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 
 use std::{

@@ -1,5 +1,6 @@
 //! `format: avro_event`: Avro files as outputs. One packer builds the blocks of all outputs.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> [encode] -> write -> settle`
 //!
 //! The sync marker between blocks is a hash of the output's name, and thus of sink, channel and position.

@@ -1,6 +1,7 @@
 //! The chain of manifests, the files that name the published outputs and their position. Manifests have consecutive numbers, and
 //! exactly one writer creates the manifest with each number.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! To publish, a writer creates the manifest with the next number. If another writer has superseded this one, that manifest

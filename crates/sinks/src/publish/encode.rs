@@ -1,5 +1,6 @@
 //! The content of outputs: the traits that formats implement, and the text formats.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> [encode] -> write -> settle`
 //!
 //! A sink has one [`Encode`], and each output has one [`Body`]. Compressed text is a sequence of pieces, each a gzip member or a

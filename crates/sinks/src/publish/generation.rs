@@ -1,5 +1,6 @@
 //! A generation: the outputs since the last manifest, the file that names the outputs to publish.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> encode -> [write] -> settle`
 //!
 //! The names of outputs contain the position of the first batch. So a run that reads the same batches again creates the same names,

@@ -1,6 +1,6 @@
 //! Publishing by manifest: the common part of the sinks `object` and `hdfs`.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> [settle]`
 //!
 //! Where to look: `run` reads batches and settles them, `route` chooses the directory of each record, `encode` has the formats,

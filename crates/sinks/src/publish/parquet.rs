@@ -1,5 +1,6 @@
 //! Parquet: outputs that query engines read by column.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text

@@ -1,5 +1,6 @@
 //! Splits a batch into runs: neighboring records that go to the same directory.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> [encode] -> write -> settle`
 //!
 //! A directory that all records of a batch share is rendered once. A run is short, so that the encoded text of a large batch

@@ -1,5 +1,6 @@
 //! The run of a publishing sink: reads batches, writes outputs, and settles the batches when the outputs are published.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read back] -> process -> encode -> write -> [settle]`
 //!
 //! Checkpoints are collected until a manifest (the file that names the outputs to publish) is due. Then the sink finishes all

@@ -1,6 +1,7 @@
 //! The destination of a publishing sink: outputs that stay hidden until they are published, and small files that are created
 //! only if they are absent.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
 //! A temporary failure (`Again::Later`) ends the run of the sink: the next run recovers and rereads the records that are in no

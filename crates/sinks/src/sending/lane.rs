@@ -1,6 +1,6 @@
 //! One task of a sink that sends: takes batches, tracks what is in flight, and settles checkpoints in order.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> [settle]`
 
 use std::{future::pending, time::Duration};

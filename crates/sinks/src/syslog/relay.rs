@@ -1,6 +1,6 @@
 //! One lane of the sink: turns batches into messages, writes them, reconnects, and settles checkpoints.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> [write] -> [settle]`
 //!
 //! Each lane is a task with one connection. The task writes messages when the limits of the option `batch` are reached, when

@@ -1,7 +1,7 @@
 //! Turns the bytes of a connection into batches: decodes frames and calls, and gathers the events of several calls in one
 //! batch.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> [send] -> keep`
 
 use std::{sync::Arc, time::Duration};

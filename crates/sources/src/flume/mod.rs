@@ -1,6 +1,6 @@
 //! The source `flume`: events from the Avro sinks and RPC clients of Flume agents.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Calls are answered in order: each with OK once all its events are kept (durable channel) or settled (memory channel). A call

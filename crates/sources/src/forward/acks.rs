@@ -1,5 +1,6 @@
 //! The acks of one connection: tracks whether the peer requests acks, and encodes them.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `keep -> [settle]`
 
 use millstream_pipeline::{delivery::Receipt, meters::Meter};

@@ -1,6 +1,6 @@
 //! One connection: reads, decodes and sends, and writes acks at the same time.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> send -> keep`
 //!
 //! Reading continues while acks are outstanding, up to a limit. It stops while the outlet is full; acks are still written then.

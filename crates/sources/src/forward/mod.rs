@@ -1,6 +1,6 @@
 //! The source `forward`: receives from Fluentd, Fluent Bit, their client libraries and other Millstreams.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Where to look: `connection` runs a connection and decodes the frames in the bytes that `input` reads. `frames` turns frames

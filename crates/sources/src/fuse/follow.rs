@@ -1,7 +1,7 @@
 //! Ships the files that programs wrote to the plain directory at the mount point while nothing was mounted, and removes them. A
 //! mount hides this directory and its files, so both are called *below the mount*.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A program may have opened such a file before the directory was mounted, and may still write to the file. So a file is followed
@@ -82,7 +82,7 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
             let text = format_args!("cannot read the directory below the mount: {error}");
             reporter.error("below", text);
         }
-        // A file that failed is opened again: at the offset up to which the channel has kept it since then.
+        // Asked for again in each scan, because a file that failed is opened again, and the channel has kept more of it since then.
         let origins = LazyCell::new(|| {
             let origins = shipper.context.outlet.file_origins();
             HashMap::<_, _>::from_iter(origins.unwrap_or_default())
@@ -110,8 +110,8 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
                 Err(error) => {
                     let text = format_args!("{} below the mount: {error}", file.path.display());
                     reporter.error("below", text);
-                    // The next scan opens the file again. Reading then begins at the offset that a durable channel had when
-                    // `follow` began, or, if it had none, at the start of the file.
+                    // The next scan opens the file again: at the offset up to which a durable channel has kept it, or else at
+                    // its start.
                     done.push(*key);
                 }
             }

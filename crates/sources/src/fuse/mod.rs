@@ -1,6 +1,6 @@
 //! The source `fuse`: a mounted directory. It ships the lines that programs write to its files.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! - Serving: `mount.rs` mounts, `run.rs` starts and stops. On each data thread, `session.rs` reads requests and answers them:

@@ -1,6 +1,6 @@
 //! The state that all sessions of a mount (one per data thread) share, and the handling of requests about open files.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Sends the joined lines of an open file as a record once nothing was written to the file for the `wait` of its rule.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! One task checks all open files periodically, so a write needs no timer. Before the task sends lines of a file, it takes the

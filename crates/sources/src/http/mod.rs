@@ -1,6 +1,6 @@
 //! The source `http`: JSON lines by `POST`, and OpenTelemetry logs by OTLP/HTTP.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! 200 means that every record of the request was kept (durable channel) or settled (memory channel), or left by the port

@@ -1,6 +1,6 @@
 //! Handles one request: authentication, content type and encoding, and the answer.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> send -> keep`
 
 use bytes::Bytes;

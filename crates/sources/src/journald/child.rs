@@ -1,6 +1,6 @@
 //! The child process `journalctl -o export`, and a thread that makes records from its output.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! The thread is separate because reading a pipe blocks. It sends the records to the data thread through a short queue. While the

@@ -1,6 +1,6 @@
 //! The source `journald`: the entries of systemd's journal, read through `journalctl`.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! - `child.rs`: runs `journalctl -o export` and makes records from its output, on a separate thread.

@@ -1,6 +1,6 @@
 //! Datagrams: UDP, and unix sockets such as `/dev/log`. One datagram is one message.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep`
 //!
 //! Datagrams that the kernel drops because its buffer is full are counted. The source drops none: while the next channel is

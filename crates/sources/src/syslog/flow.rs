@@ -1,6 +1,6 @@
 //! Makes batches from the messages of one connection or socket, and sends the batches.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> [send] -> keep`
 
 use std::sync::Arc;

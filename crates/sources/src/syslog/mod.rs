@@ -1,6 +1,6 @@
 //! The source `syslog`: receives from rsyslog, syslog-ng, `logger`, libraries and network devices.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Every message that was read becomes a record, whatever its format, unless an option rejects the message. Without RELP, an

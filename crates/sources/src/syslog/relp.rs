@@ -1,6 +1,6 @@
 //! A connection that speaks RELP. A message is answered when it is kept.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep`
 //!
 //! Messages are answered in the order of their numbers, once everything in their batch is kept. If a session ends without

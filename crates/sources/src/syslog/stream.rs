@@ -1,6 +1,6 @@
 //! A connection without answers: TCP, TLS, a unix stream.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep`
 
 use std::{io, sync::Arc};

@@ -1,6 +1,6 @@
 //! Turns the bytes of one file into batches, and tracks how far these batches were sent and settled.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each batch moves the position to the end of its records. A position never points into a record, except between the pieces of a

@@ -1,6 +1,6 @@
 //! Fluentd's forward protocol, both directions, without I/O.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! A connection is an endless sequence of MessagePack values, without length or separator. The first byte decides for the

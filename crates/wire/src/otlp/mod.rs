@@ -1,6 +1,6 @@
 //! OpenTelemetry's logs (OTLP 1.x, `ExportLogsServiceRequest`) in protobuf and in JSON, as records.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! [`Logs`] reads requests; [`Encoder`] and [`write_request`] write them. These are the messages, with the numbers of their

@@ -1,7 +1,7 @@
 //! The formats of syslog: RFC 3164 and the variants that devices send, RFC 5424 with structured data, and both framings of RFC
 //! 6587.
 //!
-//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
+//! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! Messages become entries of the packed encoding (MessagePack `[time, map]`), which are appended to the body of a batch in one

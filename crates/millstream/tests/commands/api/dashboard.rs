@@ -160,6 +160,8 @@ fn a_reload_changes_the_edges_and_the_description() {
     wait_until("the edges lead through the new processor", || {
         ends(&edges()) == ["\"numbers\" \"odd\"", "\"odd\" \"out\""]
     });
+    // The new processor mostly has no sample yet. Its history exists nevertheless.
+    assert_eq!(json(&get_here(api, "/history/odd"))["node"], "odd");
     // The descriptions are replaced when all nodes run.
     wait_until("the new processor is described", || {
         get_here(api, "/nodes/odd").starts_with("HTTP/1.1 200")

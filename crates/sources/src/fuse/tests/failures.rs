@@ -181,6 +181,6 @@ fn a_file_below_the_mount_continues_after_a_failure_where_the_channel_has_kept_i
         fs::read_dir(rig.mount()).unwrap().count() == 0
     });
     assert_eq!(rig.lines(), ["one", "two"]);
-    // Of a batch that is no plain lines, the channel could not remove the part that it has kept already.
+    // A repeat would be stored twice if the batch were packed: the channel can cut only batches of plain lines.
     assert_eq!(rig.downstream.repeats(), 0);
 }
