@@ -14,8 +14,8 @@ use crate::{
     tls::ServerTls,
 };
 
-/// After an error of `accept` (usually because no file descriptor is left), a listener waits at most this long until a
-/// silent connection is evicted.
+/// After an error of `accept` (usually because no file descriptor is left), a listener has a silent connection
+/// evicted, and waits at most this long before it accepts again.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener on the accepting thread.

@@ -3,8 +3,8 @@
 //! on another thread.
 //!
 //! `cargo bench -p millstream-sinks --bench forward [-- SECONDS]`. The same run also measures a bare writer, which sends the same
-//! bytes to the same receiver by `write_all` from one buffer. On one machine both figures vary by a fifth from run to run, so
-//! compare their ratio.
+//! bytes by `write_all` from one buffer, to a receiver that sends no acks. On one machine both figures vary by a fifth from run to
+//! run, so compare their ratio.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 

@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> [encode] -> write -> settle`
 //!
-//! If all records of a batch have the same path, the path is rendered once; otherwise neighboring records with the same path are
-//! handled together. Lines that are written unchanged stay in the buffer of their batch and are not copied. A record is never split
-//! between two files. A record that cannot be encoded or has no path is rejected, with the reason.
+//! If the path cannot differ between the records of a batch, it is rendered once; otherwise neighboring records with the same path
+//! are handled together. Lines that are written unchanged stay in the buffer of their batch and are not copied. A record is never
+//! split between two files. A record that cannot be encoded or has no path is rejected, with the reason.
 
 use std::{ffi::OsString, mem::replace, ops::Range, os::unix::ffi::OsStringExt, path::PathBuf};
 

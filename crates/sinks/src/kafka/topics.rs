@@ -18,7 +18,7 @@ const NAMES_MAX: usize = 10_000;
 /// The limits of topics that have refused a batch as too large.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
-    /// For each topic that has refused a record as too large: the largest record that it accepts, in bytes.
+    /// For each topic that has refused a batch as too large: the largest record that it accepts, in bytes.
     records: HashMap<String, usize>,
     /// The smallest of these limits. Batches of more than one record stay below it.
     pub(super) batch_max: usize,
