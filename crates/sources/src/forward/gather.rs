@@ -21,7 +21,7 @@ const IDS_BYTES_MAX: usize = 64 << 10;
 #[derive(Default)]
 pub(super) struct Gather {
     batch: Option<Gathered>,
-    /// The bytes with which the last message of the batch began (see [`Gather::set_head`]). Empty: none is noted.
+    /// The bytes of the last [`Gather::set_head`]: a message of the batch began with them. Empty: none are noted.
     head: Vec<u8>,
 }
 

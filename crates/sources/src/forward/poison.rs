@@ -2,7 +2,7 @@
 //! damaged in transit. After that, its good records are kept and the rest is rejected.
 //!
 //! A sender that waits for an ack resends a damaged chunk again and again, on any connection. Attempts are therefore counted by a
-//! key (the chunk's id, length and checksum) over all connections. Nothing but this key is stored of a refused chunk.
+//! key (the chunk's id, length and checksum) over all connections. Of a refused chunk, only the key and this number are stored.
 
 use std::sync::{Mutex, PoisonError};
 

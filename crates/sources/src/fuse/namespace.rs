@@ -74,7 +74,8 @@ impl Namespace {
         }
     }
 
-    /// The answer to a request about names or attributes, or to a read. ENOSYS for requests of all other kinds.
+    /// The answer to a request that needs no open file: about names, attributes or the file system, to a read, and to INIT. ENOSYS for
+    /// requests that are not handled here.
     pub(super) fn answer(&self, header: Header, operation: Operation<'_>) -> Body {
         let node = header.node;
         match operation {

@@ -13,7 +13,7 @@ use jiff::tz::TimeZone;
 use millstream_record::{Batch, Encoding};
 use millstream_wire::format::{Format, Options};
 
-/// A file that gets copies. It is created again after log rotation has moved it away.
+/// A file that gets copies. After log rotation has moved it away, the path is opened again; a file is created if none is there.
 #[derive(Debug)]
 pub(super) struct Tee {
     path: PathBuf,

@@ -82,7 +82,7 @@ impl Pace {
     /// Notes that the reader was woken, or has read to the end. Returns how long it should nap.
     pub(super) fn woken(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        // `self.woken` is the end of the last nap, so the nap does not count as time between wake-ups.
+        // After a nap, `self.woken` is the end of the nap, so the nap does not count as time between wake-ups.
         self.near = if now.duration_since(self.woken) < NEAR {
             self.near + 1
         } else {

@@ -61,7 +61,7 @@ impl Content {
                 self.bytes.resize(self.bytes.len() + gap, 0);
                 self.bytes.extend_from_slice(data);
             }
-            // With the gap and the data, the window would be too large. So it begins anew at the data.
+            // Gap and data together exceed `keep` bytes, so no byte before the gap has to stay. The window begins anew at the data.
             Some(_) => {
                 self.start = offset;
                 self.bytes.clear();
