@@ -1,7 +1,7 @@
 //! Hides the values of chosen fields in records that are shown: `api: { redact: [".password", ".user.email"] }`.
 //!
-//! A text that is a JSON object or array is searched, too, because a line that no processor has parsed is such a text, and has its
-//! fields in it. Other texts are not searched. To hide a field that holds a whole unparsed line, name that field itself.
+//! A text that is a JSON object or array is searched, too, because a line that no processor has parsed may be such a text, and then has
+//! its fields in it. Other texts are not searched. To hide a field that holds a whole unparsed line, name that field itself.
 
 use millstream_wire::record::FieldPath;
 use serde_json::Value;

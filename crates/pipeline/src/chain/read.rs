@@ -32,8 +32,8 @@ use crate::{
     tags::TagFilter,
 };
 
-/// The lower bound of the number of batches that a chain with threads processes at the same time. With four, two threads wait neither for the consumer nor for
-/// each other, and the batches stay in the CPU's cache.
+/// The lower bound of `flights_max` for a chain with threads. With four batches in flight, two threads wait neither for the consumer nor
+/// for each other, and the batches stay in the CPU's cache.
 const IN_FLIGHT: usize = 4;
 /// The number of batches in flight in addition to one for each thread.
 const AHEAD: usize = 2;

@@ -1,8 +1,9 @@
 //! The list of a channel's losses, and which of them an operator has accepted.
 //!
-//! When a channel is opened, missing positions are found (evidence.rs) and added to the list, a file in the directory of the channel. A loss
-//! that an operator accepts stays in the list as accepted, so that it is not reported again while the gap is still visible. The file
-//! (`millstream_state::WholeFile`) holds an empty line and one line per loss:
+//! When a channel is opened, missing positions are found (evidence.rs) and added to the list. The list is a file beside the record file
+//! of the channel (record.rs), so it survives the loss of the channel's directory. A loss that an operator accepts stays in the list as
+//! accepted, so that it is not reported again while the gap is still visible. The file (`millstream_state::WholeFile`) holds an empty
+//! line and one line per loss:
 //!
 //! ```text
 //! open newest 8f0c... 1.300 1.500 6000        state, kind, channel, after, to, records (about)
