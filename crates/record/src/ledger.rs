@@ -1,7 +1,7 @@
 //! The bookkeeping of a pool: how much memory is in use, which buffers are free, and which requests wait.
 //!
 //! A request is granted if there is memory for it and all messages that are being received can still be completed
-//! ([`crate::claims`]). The claim of a message is the memory that the message may still take. Every method after which
+//! ([`crate::claims`]). The claim of a message is the maximum memory that the message may take. Every method after which
 //! waiting requests may succeed returns the tasks to wake, so that the caller can wake them without holding the pool's lock.
 
 use std::{

@@ -11,7 +11,7 @@ pub struct Diagnostic {
     pub span: Range<usize>,
     /// The error or warning, in one line without a full stop.
     pub message: String,
-    /// A suggestion how to correct the program, if there is one.
+    /// A suggestion for correcting the program, if there is one.
     pub help: Option<String>,
     /// The whole diagnostic with the lines of the program, as VRL's own tools print it.
     pub rendered: String,

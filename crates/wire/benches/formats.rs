@@ -1,6 +1,6 @@
 //! Cost of the formats: `cargo bench -p millstream-wire --bench formats`. Prints nanoseconds per record: the best and
-//! the median of 300 laps. Each lap encodes a batch of 8192 records (of 122 bytes, unless the name of the case says
-//! otherwise) into the same buffer. The batch and the buffer stay in the cache.
+//! the median of 300 laps. Each lap passes twice over a batch of 8192 records (in most cases of 122 bytes) and writes
+//! into the same buffer. The batch and the buffer stay in the cache.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 

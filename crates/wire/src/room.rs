@@ -171,7 +171,7 @@ impl<'a> Room<'a> {
         self.at = self.at.min(position.max(self.start));
     }
 
-    /// Moves everything after `position` back by `count` bytes, so that the caller can insert bytes at `position`.
+    /// Moves everything after `position` towards the end by `count` bytes, so that the caller can insert bytes at `position`.
     #[cold]
     pub(crate) fn insert(&mut self, position: usize, count: usize) {
         self.ensure(count);

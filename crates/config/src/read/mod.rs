@@ -1,9 +1,9 @@
 //! Reads a text as a node, and a node as a Rust type, and reports all problems together.
 //!
 //! serde stops at the first error. So the error is recorded, the option that caused it is marked invalid in a copy of the tree, and
-//! the copy is read again, until no new error turns up. When a read reaches an invalid option, the option gets a stand-in: a valid
-//! value of its type. If there is no such value, the option is removed, and the error about the missing option is not reported.
-//! A read that used a stand-in never succeeds.
+//! the copy is read again, until no new error turns up. When a read reaches an invalid option, the option gets a stand-in: a value of
+//! the type that the read requests. If there is none, or the option does not accept it, the option is removed, and the error about
+//! the missing option is not reported. A read that used a stand-in never succeeds.
 
 mod error;
 mod fields;

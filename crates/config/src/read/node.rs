@@ -1,7 +1,7 @@
 //! serde's view of a node: a `Deserializer` that tracks the path to every part, so that an error knows its place.
 //!
-//! A value that was already reported ([`Value::Invalid`]) ends the read with [`Kind::Invalid`], which has a stand-in: a valid
-//! value of the requested type. The caller replaces the invalid value by the stand-in and reads again.
+//! A value that was already reported ([`Value::Invalid`]) ends the read with [`Kind::Invalid`], which has a stand-in: a value
+//! of the requested type. The caller replaces the invalid value by the stand-in and reads again.
 
 use serde::Deserializer;
 use serde::de::{

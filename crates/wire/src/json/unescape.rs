@@ -49,8 +49,8 @@ impl Parser<'_> {
     }
 
     /// Writes the first `length` bytes of `rest` as a MessagePack string: copies a block of [`SHORT_BYTES`] bytes, and then
-    /// removes the surplus bytes. Returns `false` and writes nothing if the string does not fit into the block, or if `rest`
-    /// is shorter than the block. Most strings fit.
+    /// removes the surplus bytes. Returns `false` and writes nothing if the string is not shorter than the block, or if `rest`
+    /// is shorter than the block. Most strings are this short.
     #[inline(always)]
     fn short(&mut self, rest: &[u8], length: usize) -> bool {
         let Some(block) = rest.first_chunk::<SHORT_BYTES>() else {

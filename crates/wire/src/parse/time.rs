@@ -110,8 +110,8 @@ impl Stamps {
         self.float({ reader }.float().ok()?)
     }
 
-    /// Reads a number that is given as text. A fraction of a second is not converted to a float, so it keeps all its
-    /// digits.
+    /// Reads a number that is given as text. A fraction of a second is not converted to a float, so it is exact to the
+    /// nanosecond.
     fn digits(&self, text: &[u8]) -> Option<Time> {
         if self.unit == Unit::None {
             return None;

@@ -29,9 +29,9 @@ pub(super) struct Fields {
     pub(super) count: u8,
 }
 
-/// The words before the text are cached only up to this many bytes.
+/// The words before the text are not cached if they have more bytes than this.
 pub(super) const WORDS: usize = 64;
-/// Structured data is cached only up to this many bytes.
+/// Structured data is not cached if it has more bytes than this.
 pub(super) const DATA: usize = 128;
 /// The key of the text.
 const MESSAGE_KEY: [u8; 8] = *b"\xa7message";

@@ -63,7 +63,7 @@ pub struct TemplateError {
     pub offset: usize,
     /// The error.
     pub message: String,
-    /// A hint how to correct the text.
+    /// A hint for correcting the text.
     pub help: String,
 }
 

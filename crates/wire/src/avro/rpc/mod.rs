@@ -25,9 +25,9 @@
 //! `message` becomes [`MESSAGE_HEADER`]. The header `timestamp` (milliseconds since 1970, as Flume's interceptors write it) is
 //! the event time. Without a valid header `timestamp`, the event time is the receive time.
 //!
-//! A length takes no memory before the bytes that it announces have arrived. If a value is incomplete, only its length is
-//! read again when more bytes arrive. Nothing recurses. Reading, buffers and the order of answers are the task of
-//! `sources/flume`.
+//! A length takes no memory before the bytes that it announces have arrived. If a value is incomplete, it is read again when
+//! more bytes arrive; this takes little time, because texts are skipped by their lengths. Nothing recurses. Reading, buffers
+//! and the order of answers are the task of `sources/flume`.
 
 mod call;
 mod deflate;
