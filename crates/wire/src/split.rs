@@ -1,4 +1,4 @@
-//! Splits batches: by the key of each record, or into adjacent parts.
+//! Splits batches: by the key of each record, into adjacent parts, or at an offset of the file that the records come from.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use jiff::tz::TimeZone;
-use millstream_record::{Batch, Buffer, Encoding, Pool};
+use millstream_record::{Batch, Buffer, Encoding, FileOrigin, Pool};
 
 use crate::{
     lines, msgpack,
@@ -109,13 +109,32 @@ impl Splitter {
     /// Adds lines to their parts. The key is the line.
     fn place_lines(&self, batch: &Batch, places: &mut Places<'_>) {
         let body = &batch.body[..];
+        let mut ends = LineEnds::default();
         lines::each_newline(body, |end| {
-            let line = body.get(places.start..end).unwrap_or_default();
-            places.add((self.hash)(line), end + 1);
+            if ends.push(end + 1) {
+                self.place_found(&ends, body, places);
+                ends.count = 0;
+            }
         });
+        self.place_found(&ends, body, places);
         let rest = body.get(places.start..).unwrap_or_default();
         if !rest.is_empty() {
             places.add((self.hash)(rest), body.len());
+        }
+    }
+
+    /// Adds the lines that end at `ends`.
+    #[inline(never)]
+    fn place_found(&self, ends: &LineEnds, body: &[u8], places: &mut Places<'_>) {
+        let mut hashes = [0; LINES];
+        let mut start = places.start;
+        for (hash, end) in hashes.iter_mut().zip(ends.all()) {
+            let end = *end as usize;
+            *hash = (self.hash)(body.get(start..end - 1).unwrap_or_default());
+            start = end;
+        }
+        for (hash, end) in hashes.iter().zip(ends.all()) {
+            places.add(*hash, *end as usize);
         }
     }
 
@@ -157,6 +176,33 @@ impl Splitter {
         self.key.clear();
         let _ = self.renderer.render(batch.into(), timed, &mut self.key);
         (self.hash)(&self.key)
+    }
+}
+
+/// The number of lines that are found first, then hashed, and then copied. Three short loops are faster than one long loop.
+const LINES: usize = 32;
+
+/// The offsets after the newlines of up to [`LINES`] lines.
+#[derive(Default)]
+struct LineEnds {
+    ends: [u32; LINES],
+    count: usize,
+}
+
+impl LineEnds {
+    /// Adds an offset. Returns whether there is no room for another one.
+    #[inline(always)]
+    fn push(&mut self, end: usize) -> bool {
+        if let Some(place) = self.ends.get_mut(self.count) {
+            // A body is smaller than 4 GiB.
+            *place = end as u32;
+            self.count += 1;
+        }
+        self.count == LINES
+    }
+
+    fn all(&self) -> &[u32] {
+        self.ends.get(..self.count).unwrap_or_default()
     }
 }
 
@@ -318,6 +364,33 @@ fn entries(body: &[u8], mut at: usize, target: usize) -> (usize, u32) {
     (at, count)
 }
 
+/// Finds the records of a batch that come from the part of its file before the offset `mark`. `file` is the origin of the whole batch.
+/// Returns the length of these records in the body, and their number. `None` if the batch cannot be divided there.
+///
+/// A batch can be divided if its body has the bytes of the file unchanged, or if the offsets of the file count its records, as those of
+/// a journal do. `mark` must be between two records.
+pub fn before_mark(batch: &Batch, file: &FileOrigin, mark: u64) -> Option<(usize, u32)> {
+    let whole = file.next.checked_sub(file.begin)?;
+    let part = mark.checked_sub(file.begin).filter(|part| *part <= whole)?;
+    let body = &batch.body[..];
+    let is_verbatim = whole == body.len() as u64;
+    let target = usize::try_from(part).ok()?;
+    match batch.encoding {
+        Encoding::Lines if is_verbatim => {
+            let lines = body.get(..target)?;
+            (lines.is_empty() || lines.ends_with(b"\n")).then(|| (target, lines::count(lines)))
+        }
+        Encoding::Packed if is_verbatim => {
+            Some(entries(body, 0, target)).filter(|(end, _)| *end == target)
+        }
+        Encoding::Packed if whole == u64::from(batch.count) => {
+            let next = |at, _| msgpack::skip(body, at, &mut 1).ok();
+            Some(((0..target).try_fold(0, next)?, u32::try_from(target).ok()?))
+        }
+        Encoding::Lines | Encoding::Packed => None,
+    }
+}
+
 fn part_of(batch: &Batch, body: bytes::Bytes, count: u32) -> Batch {
     Batch {
         tag: batch.tag.clone(),
@@ -333,7 +406,7 @@ fn part_of(batch: &Batch, body: bytes::Bytes, count: u32) -> Batch {
 mod tests {
     use std::sync::Arc;
 
-    use millstream_record::Values;
+    use millstream_record::{FileId, Values};
 
     use super::*;
 
@@ -365,6 +438,38 @@ mod tests {
             batch(Encoding::Lines, plain, count),
             batch(Encoding::Packed, packed, count),
         ]
+    }
+
+    #[test]
+    fn a_batch_is_divided_only_between_two_records_of_its_file() {
+        let id = FileId {
+            device: 1,
+            inode: 2,
+            birth: 3,
+            head: 4,
+        };
+        let file = |begin, next| FileOrigin {
+            file: id,
+            begin,
+            next,
+        };
+        let texts = ["a", "bc", "d"].map(str::to_owned);
+        let [lines, packed] = both(&texts);
+        // The offsets are those of bytes.
+        let at = |mark| before_mark(&lines, &file(10, 17), mark);
+        assert_eq!([at(12), at(15)], [Some((2, 1)), Some((5, 2))]);
+        assert_eq!([at(13), at(9), at(18)], [None; 3]);
+        let length = packed.len() as u64;
+        let first = before_mark(&packed, &file(10, 10 + length), 23);
+        assert_eq!(first, Some((13, 1)));
+        assert_eq!(before_mark(&packed, &file(10, 10 + length), 24), None);
+        // They count records.
+        let at = |mark| before_mark(&packed, &file(7, 10), mark);
+        assert_eq!([at(7), at(8)], [Some((0, 0)), Some((13, 1))]);
+        assert_eq!(at(10), Some((packed.len(), 3)));
+        // The records are not the bytes of the file.
+        assert_eq!(before_mark(&lines, &file(10, 20), 12), None);
+        assert_eq!(before_mark(&packed, &file(10, 20), 12), None);
     }
 
     fn texts(batch: &Batch) -> Vec<String> {
