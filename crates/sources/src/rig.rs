@@ -22,7 +22,7 @@ use millstream_pipeline::{
     stop::{Stop, Stopper, stop},
     threads::Threads,
 };
-use millstream_record::{Batch, FileId, Origin, Pool};
+use millstream_record::{Batch, Encoding, FileId, Origin, Pool};
 use millstream_testkit::contract::Peer;
 
 /// The channel to which a source sends. Like a disk channel, it survives the source.
@@ -47,6 +47,8 @@ struct State {
     repeats: usize,
     /// Number of requests to sync.
     syncs: usize,
+    /// A second channel that gets the same batches.
+    beside: Option<Downstream>,
 }
 
 impl Downstream {
@@ -63,6 +65,11 @@ impl Downstream {
         let downstream = Self::memory();
         downstream.lock().durable = true;
         downstream
+    }
+
+    /// Sends the batches of sources that start later to `other`, too; with `None`, only to this channel.
+    pub(crate) fn set_beside(&self, other: Option<&Self>) {
+        self.lock().beside = other.cloned();
     }
 
     /// Settles no further batch until [`Downstream::settle`] or [`Downstream::drop_held`].
@@ -164,10 +171,13 @@ impl State {
                 self.repeats += 1;
                 return None;
             }
+            // Only plain lines can be divided.
             Some(known) if known > origin.begin => {
                 self.repeats += 1;
-                batch.body = batch.body.slice((known - origin.begin) as usize..);
-                batch.count = millstream_wire::lines::count(&batch.body);
+                if batch.encoding == Encoding::Lines {
+                    batch.body = batch.body.slice((known - origin.begin) as usize..);
+                    batch.count = millstream_wire::lines::count(&batch.body);
+                }
             }
             _ => {}
         }
@@ -243,12 +253,13 @@ pub(crate) fn context(
     directory: &Path,
     once: bool,
 ) -> SourceContext {
-    for port in [to, rejects] {
-        port.lock().values = values;
-    }
     let outlet = |to: &Downstream, rejected| {
-        let edge = Edge::to(Feed::new(Arc::new(to.clone())));
-        Outlet::new(vec![edge], &meters.of("source"), rejected)
+        let beside = to.lock().beside.clone();
+        let edges = [to.clone()].into_iter().chain(beside).map(|channel| {
+            channel.lock().values = values;
+            Edge::to(Feed::new(Arc::new(channel)))
+        });
+        Outlet::new(edges.collect(), &meters.of("source"), rejected)
     };
     SourceContext {
         name: "source".into(),

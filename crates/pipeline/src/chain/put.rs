@@ -12,7 +12,7 @@ use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use millstream_record::{Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin};
-use millstream_wire::{lines, msgpack::Walker};
+use millstream_wire::{lines, msgpack::Walker, split::before_mark};
 use tokio::{sync, task::yield_now};
 
 use super::{Chain, ChainMaker, emptied};
@@ -235,11 +235,11 @@ fn parts_of_file(batch: Batch, file: FileOrigin, mark: Option<u64>) -> Vec<Part>
         chunk: None,
         files: vec![file],
     };
-    let is_verbatim = file.next.checked_sub(file.begin) == Some(batch.len() as u64);
-    match mark {
-        Some(mark) if file.begin < mark && mark < file.next && is_verbatim => {
-            let at = usize::try_from(mark - file.begin).unwrap_or(usize::MAX);
-            let first = slice(&batch, 0..at, records(&batch, 0..at));
+    let mark = mark.filter(|mark| file.begin < *mark && *mark < file.next);
+    let before = mark.and_then(|mark| Some((mark, before_mark(&batch, &file, mark)?)));
+    match before {
+        Some((mark, (at, records))) => {
+            let first = slice(&batch, 0..at, records);
             let second = slice(
                 &batch,
                 at..batch.len(),
@@ -256,7 +256,7 @@ fn parts_of_file(batch: Batch, file: FileOrigin, mark: Option<u64>) -> Vec<Part>
                 ),
             ]
         }
-        _ => vec![whole(batch, file)],
+        None => vec![whole(batch, file)],
     }
 }
 

@@ -59,6 +59,9 @@ struct Followed {
     read: u64,
     /// The offset up to which the file was sent as records.
     sent: u64,
+    /// The offsets up to which the downstream channels had kept the file when it was opened. A batch must end at each of them: a
+    /// channel could not recognize the records before its offset in a batch that holds records after it, too.
+    marks: Vec<u64>,
     open: OpenFile,
 }
 
@@ -161,6 +164,7 @@ impl Followed {
             head: 0,
         });
         let sent = id.and_then(kept).unwrap_or(0);
+        let marks = id.map(|id| shipper.context.outlet.file_marks(id));
         let name = path.as_os_str().as_bytes();
         let name = original(name).unwrap_or(name);
         let name = String::from_utf8_lossy(name).into_owned();
@@ -180,6 +184,7 @@ impl Followed {
             id: id.filter(|_| shipper.durable),
             read: sent,
             sent,
+            marks: marks.unwrap_or_default(),
             open,
         };
         Ok(Some((key, file)))
@@ -231,7 +236,12 @@ impl Followed {
             if new == 0 || stop.is_stopped() {
                 return Ok(());
             }
-            let wanted = usize::try_from(new).unwrap_or(READ_BYTES).min(READ_BYTES);
+            let marks = self.marks.iter().copied();
+            let mark = marks.filter(|mark| *mark > self.read).min();
+            let readable = mark.map_or(new, |mark| new.min(mark - self.read));
+            let wanted = usize::try_from(readable)
+                .unwrap_or(READ_BYTES)
+                .min(READ_BYTES);
             let mut buffer = shipper.context.pool.reserve(HEADROOM + wanted).await;
             buffer.resize(HEADROOM, 0);
             let read = read_at(&self.file, &mut buffer, wanted, self.read)?;
@@ -242,6 +252,10 @@ impl Followed {
             let data = HEADROOM..buffer.len();
             let parcel = self.open.stream()?.write(&mut Some(buffer), data, 0)?;
             self.send(parcel).await?;
+            if mark == Some(self.read) {
+                let rest = self.open.stream()?.finish()?;
+                self.send(rest).await?;
+            }
         }
     }
 

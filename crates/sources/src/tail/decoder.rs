@@ -40,6 +40,17 @@ pub(super) struct Decoder {
     closing: bool,
 }
 
+/// What follows the text that is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// The file holds more.
+    More,
+    /// The file holds nothing more.
+    Nothing,
+    /// An offset at which an earlier batch ended. The text ends there, so its last record does, too.
+    Mark,
+}
+
 /// The result of decoding the start of a text.
 #[derive(Debug)]
 pub(super) enum Decoded {
@@ -143,16 +154,15 @@ impl Decoder {
         }
     }
 
-    /// Decodes the start of `text`, which begins at the position. `more`: the file holds more than `text`. `at_start`: the text
-    /// begins at the first byte of the file.
-    pub(super) fn decode(&mut self, text: &[u8], more: bool, at_start: bool) -> Decoded {
+    /// Decodes the start of `text`, which begins at the position. `at_start`: the text begins at the first byte of the file.
+    pub(super) fn decode(&mut self, text: &[u8], after: After, at_start: bool) -> Decoded {
         if self.framer.is_some() {
-            return self.frame(text, more, at_start);
+            return self.frame(text, after, at_start);
         }
         match framing::scan(text, self.line_max) {
             Scanned::Lines(bytes) => Decoded::Lines(bytes),
             Scanned::TooLong => Decoded::TooLong(framing::piece(text, self.line_max)),
-            Scanned::Partial if more => {
+            Scanned::Partial if after != After::Nothing => {
                 self.read_bytes = (text.len() * 2).min(self.line_max.saturating_add(1));
                 Decoded::More
             }
@@ -163,22 +173,23 @@ impl Decoder {
         }
     }
 
-    fn frame(&mut self, text: &[u8], more: bool, at_start: bool) -> Decoded {
+    fn frame(&mut self, text: &[u8], after: After, at_start: bool) -> Decoded {
         let is_quiet = self.is_quiet();
         let Some(framer) = &mut self.framer else {
             return Decoded::Partial;
         };
         let window = framer.window();
-        let ending = match more {
-            true if text.len() >= window => Ending::Full,
-            true => Ending::Open,
-            false if self.closing => Ending::End,
-            false if is_quiet => Ending::Quiet,
-            false => Ending::Open,
+        let ending = match after {
+            After::Mark => Ending::End,
+            After::More if text.len() >= window => Ending::Full,
+            After::More => Ending::Open,
+            After::Nothing if self.closing => Ending::End,
+            After::Nothing if is_quiet => Ending::Quiet,
+            After::Nothing => Ending::Open,
         };
         let mut framed = Framed::default();
         match framer.frame(text, at_start, ending, Time::now(), &mut framed) {
-            0 if more => {
+            0 if after != After::Nothing => {
                 let larger = (text.len() * 2).clamp(self.read_bytes, window.max(self.read_bytes));
                 self.read_bytes = larger;
                 Decoded::More
@@ -211,15 +222,15 @@ mod tests {
         let options = options(r#"{"paths": "/a", "line_max": "8B", "rate_max": "4KiB"}"#);
         let mut decoder = Decoder::new(&options, false);
         assert_eq!(decoder.read_bytes(), 4096);
-        let decoded = decoder.decode(b"one\ntw", false, true);
+        let decoded = decoder.decode(b"one\ntw", After::Nothing, true);
         assert!(matches!(decoded, Decoded::Lines(4)));
         decoder.advanced();
-        let decoded = decoder.decode(b"tw", false, false);
+        let decoded = decoder.decode(b"tw", After::Nothing, false);
         assert!(matches!(decoded, Decoded::Partial));
         assert!(!decoder.is_worthwhile(2) && decoder.is_worthwhile(3));
-        let decoded = decoder.decode(b"tw", true, false);
+        let decoded = decoder.decode(b"tw", After::More, false);
         assert!(matches!(decoded, Decoded::More));
-        let decoded = decoder.decode(b"two is too long", false, false);
+        let decoded = decoder.decode(b"two is too long", After::Nothing, false);
         assert!(matches!(decoded, Decoded::TooLong(8)));
         decoder.reset();
         assert_eq!((decoder.partial(), decoder.read_bytes()), (0, 4096));
@@ -230,12 +241,25 @@ mod tests {
         let options = options(r#"{"paths": "/a", "framing": {"multiline": {"start": "^1"}}}"#);
         let mut decoder = Decoder::new(&options, false);
         assert!(decoder.is_by_line() && decoder.encoding() == Encoding::Packed);
-        let decoded = decoder.decode(b"1 a\n b\n", false, true);
+        let decoded = decoder.decode(b"1 a\n b\n", After::Nothing, true);
         assert!(matches!(decoded, Decoded::Partial));
         assert!(decoder.quiet_at().is_some() && !decoder.is_worthwhile(7));
         decoder.set_closing(true);
         assert!(decoder.is_worthwhile(7));
-        let Decoded::Framed(framed, bytes) = decoder.decode(b"1 a\n b\n", false, true) else {
+        let Decoded::Framed(framed, bytes) = decoder.decode(b"1 a\n b\n", After::Nothing, true)
+        else {
+            panic!("no record")
+        };
+        assert_eq!((framed.count, bytes), (1, 7));
+    }
+
+    #[test]
+    fn the_last_joined_record_is_complete_at_a_mark() {
+        let options = options(r#"{"paths": "/a", "framing": {"multiline": {"start": "^1"}}}"#);
+        let mut decoder = Decoder::new(&options, false);
+        let decoded = decoder.decode(b"1 a\n b\n", After::More, true);
+        assert!(matches!(decoded, Decoded::More));
+        let Decoded::Framed(framed, bytes) = decoder.decode(b"1 a\n b\n", After::Mark, true) else {
             panic!("no record")
         };
         assert_eq!((framed.count, bytes), (1, 7));

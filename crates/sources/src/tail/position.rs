@@ -76,10 +76,17 @@ impl Position {
         if let Some(id) = self.id {
             return Ok(id);
         }
-        let file = file.ok_or(io::ErrorKind::NotFound)?;
-        let id = read_file_id(file, self.tracked.inode, self.generation)?;
+        let id = self.identity(file.ok_or(io::ErrorKind::NotFound)?)?;
         self.adopt(id);
         Ok(id)
+    }
+
+    /// The identity of the file, or the one that [`Position::identify`] would determine now.
+    pub(super) fn identity(&self, file: &fs::File) -> io::Result<FileId> {
+        match self.id {
+            Some(id) => Ok(id),
+            None => read_file_id(file, self.tracked.inode, self.generation),
+        }
     }
 
     /// Sets the identity of the file. Reading begins at the current position.

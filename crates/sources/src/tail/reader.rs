@@ -23,6 +23,7 @@ use super::{
     chunk::Chunk,
     context::FileContext,
     copy::{self, Copied},
+    decoder::After,
     done::WhenDone,
     ends::Ended,
     gzip::GzipText,
@@ -188,7 +189,12 @@ impl Reader {
         if std::mem::take(&mut self.appeared) && self.is_copy(len).await? {
             return Ok(Step::Continue);
         }
-        let wanted = usize::try_from(available)
+        let Some(file) = self.file.get() else {
+            return Ok(Step::End);
+        };
+        let mark = self.records.next_mark(file)?;
+        let readable = mark.map_or(available, |mark| available.min(mark - next.offset));
+        let wanted = usize::try_from(readable)
             .unwrap_or(usize::MAX)
             .min(self.records.decoder.read_bytes());
         let Some(buffer) = self.context.reserve(Chunk::memory(next, wanted)).await else {
@@ -207,11 +213,15 @@ impl Reader {
                 return self.records.skip_hole(file, end).await;
             }
         }
-        // A short read means that the file is shorter than the file system reports. `more` is then false for plain lines:
-        // otherwise the reader would retry immediately and forever.
         let is_complete = self.records.decoder.is_by_line() || text.len() == wanted;
-        let more = is_complete && (text.len() as u64) < available;
-        self.records.send_chunk(file, chunk, more, len).await
+        let after = match text.len() as u64 {
+            bytes if mark == Some(next.offset + bytes) => After::Mark,
+            // A short read means that the file is shorter than the file system reports. Nothing follows then for plain lines:
+            // otherwise the reader would retry immediately and forever.
+            bytes if is_complete && bytes < available => After::More,
+            _ => After::Nothing,
+        };
+        self.records.send_chunk(file, chunk, after, len).await
     }
 
     /// [`Reader::step`] for a compressed file.

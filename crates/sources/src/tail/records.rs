@@ -15,7 +15,7 @@ use millstream_wire::lines;
 use super::{
     chunk::Chunk,
     context::FileContext,
-    decoder::{Decoded, Decoder},
+    decoder::{After, Decoded, Decoder},
     gzip::GzipText,
     identity::Mark,
     long_line::LineEnd,
@@ -53,6 +53,8 @@ pub(super) struct Records {
     pub pace: Pace,
     line_end: LineEnd,
     sender: Sender,
+    /// See [`Records::next_mark`]. `None` before the first batch, and after the position moved elsewhere.
+    marks: Option<Vec<u64>>,
 }
 
 impl Records {
@@ -86,20 +88,41 @@ impl Records {
             pace: Pace::new(common.meters.lag.clone(), tracked.lag.clone()),
             line_end: LineEnd::default(),
             sender,
+            marks: None,
         }
     }
 
-    /// Sends the records at the start of a chunk. `len` is the length of the file. `more`: whether the file holds more than
-    /// the chunk.
+    /// The next offset at which a batch must end: a downstream channel has kept the file up to there, and another one has not. The
+    /// channel could not recognize the records before this offset in a batch that holds records after it, too. `None` if there is
+    /// no such offset. Also `None` if the records are plain lines, because a channel can divide batches of lines.
+    pub(super) fn next_mark(&mut self, file: &fs::File) -> io::Result<Option<u64>> {
+        if !self.common.durable || !self.decoder.is_by_line() {
+            return Ok(None);
+        }
+        let next = self.position.next().offset;
+        if self.marks.is_none() {
+            let mut marks = self.sender.marks(self.position.identity(file)?);
+            marks.retain(|mark| *mark > next);
+            // Before the first batch is sent, the identity of the file may still change.
+            if self.position.id().is_none() {
+                return Ok(marks.into_iter().min());
+            }
+            self.marks = Some(marks);
+        }
+        let marks = self.marks.iter().flatten().copied();
+        Ok(marks.filter(|mark| *mark > next).min())
+    }
+
+    /// Sends the records at the start of a chunk. `len` is the length of the file. `after`: what follows the chunk.
     pub(super) async fn send_chunk(
         &mut self,
         file: &fs::File,
         chunk: Chunk,
-        more: bool,
+        after: After,
         len: u64,
     ) -> io::Result<Step> {
         let at_start = self.position.next().offset == 0;
-        match self.decoder.decode(chunk.text(), more, at_start) {
+        match self.decoder.decode(chunk.text(), after, at_start) {
             Decoded::Lines(bytes) => {
                 let mark = chunk.mark(bytes);
                 self.send_lines(file, chunk.into_lines(bytes), mark).await
@@ -122,7 +145,9 @@ impl Records {
         more: bool,
     ) -> io::Result<Step> {
         let next = self.position.next();
-        match self.decoder.decode(gzip.text(next), more, next.offset == 0) {
+        let mark = self.next_mark(file)?.map(|mark| mark - next.offset);
+        let (text, after) = up_to(mark, gzip.text(next), more);
+        match self.decoder.decode(text, after, next.offset == 0) {
             Decoded::Framed(framed, bytes) => {
                 let mark = gzip.mark(next.offset + bytes as u64);
                 let mark = mark.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -229,6 +254,7 @@ impl Records {
     fn forget_read(&mut self) {
         self.decoder.reset();
         self.line_end.reset();
+        self.marks = None;
     }
 
     /// Sends whole lines; reading continues at `mark`.
@@ -350,6 +376,17 @@ impl Records {
     }
 }
 
+/// The text before `mark`, which is relative to the start of `text`, and what follows it. `more`: whether the file holds more than
+/// `text`.
+fn up_to(mark: Option<u64>, text: &[u8], more: bool) -> (&[u8], After) {
+    let mark = mark.and_then(|mark| usize::try_from(mark).ok());
+    match mark.and_then(|mark| text.get(..mark)) {
+        Some(text) => (text, After::Mark),
+        None if more => (text, After::More),
+        None => (text, After::Nothing),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use millstream_pipeline::{
@@ -413,8 +450,11 @@ mod tests {
             let chunk = Chunk::read(&self.file, buffer, next, bytes).unwrap();
             let chunk = chunk.expect("the file is the same");
             let len = self.file.metadata().unwrap().len();
-            let more = next.offset + (chunk.text().len() as u64) < len;
-            let step = self.records.send_chunk(&self.file, chunk, more, len);
+            let after = match next.offset + (chunk.text().len() as u64) < len {
+                true => After::More,
+                false => After::Nothing,
+            };
+            let step = self.records.send_chunk(&self.file, chunk, after, len);
             step.await.unwrap()
         }
 

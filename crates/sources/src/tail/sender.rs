@@ -58,6 +58,11 @@ impl Sender {
         }
     }
 
+    /// The offsets up to which the downstream channels have kept a file.
+    pub(super) fn marks(&self, file: FileId) -> Vec<u64> {
+        self.outlet.file_marks(file)
+    }
+
     /// Sends `count` records from `origin`. `awaited` asks consumers to settle them early.
     pub(super) async fn send(
         &self,

@@ -7,7 +7,8 @@
 //! channel has already passed. Such repeats are cut out of the batch before it is staged.
 
 use bytes::{Bytes, BytesMut};
-use millstream_record::{Batch, ChunkOrigin, Encoding, FileOrigin, Origin, Values};
+use millstream_record::{Batch, ChunkOrigin, FileOrigin, Origin, Values};
+use millstream_wire::split::before_mark;
 
 use super::{
     Error,
@@ -140,8 +141,17 @@ impl<'a> Sifter<'a> {
             self.sifted.is_pending |= self.files.is_staged(&file.file);
             return FilePart::Known;
         }
-        known_piece(next - file.begin, file, batch)
-            .map_or(FilePart::New, |piece| FilePart::NewFrom(next, piece))
+        // If it is unknown which records are kept, the batch is stored whole: a duplicate is better than a loss.
+        let Some((bytes, records)) = before_mark(batch, file, next) else {
+            return FilePart::New;
+        };
+        let piece = KnownPiece {
+            start: 0,
+            // A body is smaller than 4 GiB.
+            end: bytes as u32,
+            records,
+        };
+        FilePart::NewFrom(next, piece)
     }
 }
 
@@ -151,24 +161,6 @@ enum FilePart {
     /// The part is new from this byte of the file on; the piece of the body before this byte is already kept.
     NewFrom(u64, KnownPiece),
     Known,
-}
-
-/// The piece with the first `bytes` bytes of a batch that holds a part of a file. `None` if these bytes are not whole, unchanged
-/// lines of the file. In this case it is unknown which records are kept, so the batch is stored whole: a duplicate is better than a loss.
-fn known_piece(bytes: u64, file: &FileOrigin, batch: &Batch) -> Option<KnownPiece> {
-    if batch.encoding != Encoding::Lines || batch.body.len() as u64 != file.next - file.begin {
-        return None;
-    }
-    let piece = batch.body.get(..usize::try_from(bytes).ok()?)?;
-    if !piece.ends_with(b"\n") {
-        return None;
-    }
-    let lines = piece.iter().filter(|byte| **byte == b'\n').count();
-    Some(KnownPiece {
-        start: 0,
-        end: u32::try_from(piece.len()).ok()?,
-        records: u32::try_from(lines).ok()?,
-    })
 }
 
 /// Removes pieces from a body, and shifts the origins that follow them.
@@ -235,7 +227,7 @@ fn values_bytes(values: &Values) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use millstream_record::FileId;
+    use millstream_record::{Encoding, FileId};
 
     use super::*;
     use crate::disk::log::{ChannelId, Dedupe, tests::batch};
@@ -268,9 +260,11 @@ mod tests {
         assert_eq!(sift(0, b"a\nb\nc\n", lines), new(b"c\n", 1));
         assert_eq!(sift(0, b"a\nb\n", lines), None);
         assert_eq!(sift(4, b"c\nd\n", lines), new(b"c\nd\n", 3));
-        // The batch is stored whole if the known part ends in the middle of a line, or if the records are not the bytes of the file.
+        // The batch is stored whole if the known part ends in the middle of a record.
         assert_eq!(sift(1, b"\nb2c\n", lines), new(b"\nb2c\n", 3));
         let packed = Encoding::Packed;
-        assert_eq!(sift(0, b"a\nb\nc\n", packed), new(b"a\nb\nc\n", 3));
+        let three = b"\x92\x01\x80\x92\x02\x80\x92\x03\x80";
+        assert_eq!(sift(1, three, packed), new(b"\x92\x02\x80\x92\x03\x80", 2));
+        assert_eq!(sift(0, three, packed), new(three, 3));
     }
 }

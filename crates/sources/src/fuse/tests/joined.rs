@@ -59,6 +59,37 @@ fn lines_up_to_the_next_start_are_a_record_of_their_file() {
     }
 }
 
+/// Each end of a file below the mount is sent as soon as the file is closed: into both of two disk channels, then, after a crash
+/// before it was removed, again.
+#[test]
+fn two_disk_channels_keep_each_record_of_a_file_below_the_mount_once_although_one_has_kept_more() {
+    let (one, two) = (Downstream::durable(), Downstream::durable());
+    let mut rig = Rig::new(one.clone(), &stacks("300ms"));
+    rig.stop();
+    let mut open = rig.append("a.log");
+    let first = ["1 one\n  at a", "2 two"];
+    // The file stays open, so it is not removed. After the wait, its last lines are a record.
+    for (text, beside, expected) in [
+        ("1 one\n  at a\n", Some(&two), &first[..1]),
+        ("2 two\n", None, &first[..]),
+    ] {
+        one.set_beside(beside);
+        open.write_all(text.as_bytes()).unwrap();
+        rig.start(&stacks("300ms"));
+        rig.until_messages(expected);
+        rig.stop();
+    }
+    one.set_beside(Some(&two));
+    open.write_all(b"  at b\n3 three\n").unwrap();
+    drop(open);
+    rig.start(&stacks("300ms"));
+    let expected = ["1 one\n  at a", "2 two", "  at b", "3 three"];
+    rig.until_messages(&expected);
+    rig.stop();
+    rig.downstream = two;
+    assert_eq!(rig.messages(), expected);
+}
+
 #[test]
 fn rules_join_filter_and_copy() {
     let copies = tempfile::tempdir().unwrap();

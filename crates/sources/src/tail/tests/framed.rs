@@ -1,6 +1,6 @@
 //! Tests of `framing` (joined records, logs of containers), `encoding` and `kubernetes`.
 
-use std::{fs, io::Write, thread, time::Duration};
+use std::{fs, io::Write, path::Path, thread, time::Duration};
 
 use millstream_record::{Batch, Encoding, Time};
 use millstream_wire::record::{Record, records};
@@ -92,6 +92,32 @@ fn no_position_points_into_a_record() {
             }
         );
     }
+}
+
+/// Reads a file three times to its end, each time after more was written: into both of two disk channels, into the first one, and
+/// into both again, as after a crash between keeping a batch in the first channel and in the second one.
+fn read_into_two_channels(parts: [&str; 3], write: impl Fn(&Path, &[&str]), options: &str) {
+    let (place, one, two) = (Place::new(), Downstream::durable(), Downstream::durable());
+    for (at, beside) in [Some(&two), None, Some(&two)].into_iter().enumerate() {
+        write(&place.logs, &parts[..=at]);
+        one.set_beside(beside);
+        // After a crash, the stored positions would not include what only one channel has kept.
+        let _ = fs::remove_dir_all(&place.state);
+        place.once("*", options, &one);
+    }
+    let expected = ["1 one\n  at a", "2 two\n  at b", "  at c", "3 three"];
+    assert_eq!(messages(&one), expected);
+    assert_eq!(messages(&two), expected);
+}
+
+const PARTS: [&str; 3] = ["1 one\n  at a\n", "2 two\n  at b\n", "  at c\n3 three\n"];
+
+#[test]
+fn two_disk_channels_keep_each_joined_record_once_although_one_has_kept_more() {
+    let write = |logs: &Path, parts: &[&str]| append(&logs.join("a.log"), parts[parts.len() - 1]);
+    read_into_two_channels(PARTS, write, STACKS);
+    // The second channel does not know the file.
+    read_into_two_channels(["", &PARTS[..2].concat(), PARTS[2]], write, STACKS);
 }
 
 fn cri(stream: &str, tag: &str, text: &str) -> String {
