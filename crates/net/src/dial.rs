@@ -1,5 +1,5 @@
-//! Connecting: every attempt resolves the name again and tries its addresses in turn. The lookup has a time limit, and
-//! the addresses share another one.
+//! Connecting: every attempt resolves the name again and tries its addresses in turn. The lookup and all addresses together
+//! have one time limit.
 
 use std::{borrow::Cow, fmt, io, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, de::Error};
 
 use tokio::{
     net::{TcpSocket, TcpStream, lookup_host},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::{Listen, Scheme, listen::At};
@@ -67,8 +67,8 @@ impl fmt::Display for Remote {
     }
 }
 
-/// Connects by TCP to the first address of `host:port` that answers. `limit` is the timeout of the name lookup, and then
-/// of the attempts for all addresses together. `send_buffer` is SO_SNDBUF; 0 keeps the kernel's default.
+/// Connects by TCP to the first address of `host:port` that answers. `limit` is the timeout of the name lookup and of the
+/// attempts for all addresses together. `send_buffer` is SO_SNDBUF; 0 keeps the kernel's default.
 ///
 /// # Errors
 ///
@@ -93,10 +93,12 @@ pub async fn connect_each<S>(
             format!("no answer within {limit:?}"),
         )
     };
+    let started = Instant::now();
     let addresses = timeout(limit, lookup_host(address)).await.map_err(late)??;
     let addresses: Vec<_> = addresses.collect();
+    let left = limit.saturating_sub(started.elapsed());
     // Each address gets an equal share of the time, so that an address that drops all packets leaves time for the others.
-    let share = limit / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    let share = left / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
         let opened = timeout(share, open(address)).await;
