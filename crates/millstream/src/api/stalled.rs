@@ -18,8 +18,10 @@ use millstream_pipeline::{
 /// The interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The meters that change while a sink makes progress.
-const MOVES: [&str; 7] = [
+/// The meters that change while a sink makes progress. `write_seconds` counts settled checkpoints: it changes even if a processor drops
+/// all records.
+const MOVES: [&str; 8] = [
+    "write_seconds",
     "records_received",
     "records_settled",
     "records_skipped",
@@ -122,16 +124,16 @@ impl Mark {
     }
 }
 
-/// The values of all meters at one check.
+/// The values of all meters at one check. The value of a histogram is the number of its observations.
 struct Values(BTreeMap<(Arc<str>, &'static str), u64>);
 
 impl Values {
     fn new(meters: &Meters) -> Self {
-        let all = meters.snapshot().into_iter();
-        Self(
-            all.map(|(node, name, value)| ((node, name), value))
-                .collect(),
-        )
+        let numbers = meters.snapshot().into_iter();
+        let numbers = numbers.map(|(node, name, value)| ((node, name), value));
+        let counts = meters.histograms().into_iter();
+        let counts = counts.map(|(node, name, reading)| ((node, name), reading.count()));
+        Self(numbers.chain(counts).collect())
     }
 
     fn get(&self, node: &Arc<str>, name: &'static str) -> u64 {
@@ -169,15 +171,22 @@ impl Values {
         }
         let sources = nodes.iter().filter(|node| node.section == "source");
         let sources = sources.filter(|node| node.fills.contains(&channel.name));
-        let pending = sources.map(|node| self.get(&node.name, "pending_records"));
-        let records: u64 = pending.sum();
-        if records == 0 {
+        let of_sources = |name| -> u64 {
+            let values = sources.clone().map(|node| self.get(&node.name, name));
+            values.fold(0, u64::wrapping_add)
+        };
+        let pending = of_sources("pending_records");
+        if pending == 0 {
             return None;
         }
         let received = self.get(&channel.name, "records_received");
+        // Grows even if a processor drops all records before the channel.
+        let done = of_sources("records_sent")
+            .wrapping_sub(of_sources("records_dropped"))
+            .wrapping_sub(pending);
         Some(Wait {
-            what: format!("{records} records wait to be kept"),
-            progress: vec![records, received],
+            what: format!("{pending} records wait to be kept"),
+            progress: vec![pending, received, done],
             patience: Duration::ZERO,
         })
     }
@@ -236,6 +245,50 @@ mod tests {
         assert!(look(142).is_some());
         own.gauge("backlog_bytes").set(0);
         assert_eq!(look(143), None);
+    }
+
+    #[test]
+    fn nodes_after_a_processor_that_drops_all_records_are_not_stalled() {
+        let (meters, mut marks) = (Meters::default(), Marks::default());
+        let nodes = [
+            node("in", "source", &["buffer"]),
+            node("buffer", "channel", &[]),
+            node("out", "sink", &[]),
+        ];
+        let (source, sink) = (meters.of("in"), meters.of("out"));
+        // At each check, one batch waits to be kept and one to be settled, but it is another one.
+        source.gauge("pending_records").set(5);
+        sink.gauge("backlog_bytes").set(77);
+        let mut look = |seconds| {
+            source.counter("records_sent").add(5);
+            sink.histogram("write_seconds").observe(Duration::ZERO);
+            let now = Instant::now() + Duration::from_secs(seconds);
+            marks.look(&nodes, &meters, LIMIT, now);
+        };
+        (0..300).step_by(50).for_each(&mut look);
+        assert!(
+            nodes
+                .iter()
+                .all(|node| node.reporter.conditions().is_empty())
+        );
+    }
+
+    #[test]
+    fn a_channel_whose_sources_retry_is_stalled() {
+        let (meters, mut marks) = (Meters::default(), Marks::default());
+        let nodes = [
+            node("in", "source", &["buffer"]),
+            node("buffer", "channel", &[]),
+        ];
+        let source = meters.of("in");
+        source.gauge("pending_records").set(5);
+        for seconds in (0..=100).step_by(50) {
+            source.counter("records_sent").add(5);
+            source.counter("records_dropped").add(5);
+            let now = Instant::now() + Duration::from_secs(seconds);
+            marks.look(&nodes, &meters, LIMIT, now);
+        }
+        assert_eq!(nodes[1].reporter.conditions().len(), 1);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(super) struct Decoder {
     closing: bool,
 }
 
-/// What follows the text that is decoded.
+/// The bytes of the file after the text that is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     /// The file holds more.
