@@ -8,7 +8,7 @@ use std::{
     path::Path,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread::sleep,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::program::{
@@ -333,6 +333,58 @@ fn tailed_lines_arrive_once_through_processors_when_both_sides_are_killed() {
         found.len(),
         expected.len()
     );
+}
+
+/// Joins the lines of a file, and keeps them in two disk channels: directly, and through a processor.
+fn joining(directory: &Path) -> String {
+    let place = directory.display();
+    format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
+         sources:\n  in: {{ type: tail, paths: [\"{place}/in.log\"], start: beginning, framing: {{ multiline: {{ start: '^record' }} }} }}\n\
+         processors:\n\
+         \x20 mapped: {{ type: remap, inputs: [in], program: '.n = length!(.message); del(.n)' }}\n\
+         channels:\n\
+         \x20 one: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         \x20 two: {{ type: disk, inputs: [mapped], size_max: 1GiB }}\n\
+         sinks:\n\
+         \x20 a: {{ type: file, inputs: [one], format: raw, path: \"{place}/a.log\" }}\n\
+         \x20 b: {{ type: file, inputs: [two], format: raw, path: \"{place}/b.log\" }}\n"
+    )
+}
+
+#[test]
+fn joined_lines_arrive_once_through_each_of_two_disk_channels_when_the_reader_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let mut random = Random::new();
+    let input = place.join("in.log");
+    fs::write(&input, "").unwrap();
+    let config = joining(place);
+    let mut program = Program::start(place, &config);
+    let mut written = 0;
+    for _ in 0..in_storm(30, 200) {
+        let until = Instant::now() + Duration::from_millis(random.below(PAUSE_MS_MAX));
+        while Instant::now() < until {
+            let records: String = (written..written + 500)
+                .map(|n| format!("record {n}\n  continues\n  and ends\n"))
+                .collect();
+            written += 500;
+            let file = fs::File::options().append(true).open(&input);
+            file.unwrap().write_all(records.as_bytes()).unwrap();
+            sleep(Duration::from_millis(2));
+        }
+        program.kill();
+        program = Program::start(place, &config);
+    }
+    let expected = fs::read_to_string(&input).unwrap();
+    for name in ["a.log", "b.log"] {
+        let read = || fs::read_to_string(place.join(name)).unwrap_or_default();
+        wait_until("all records have arrived", || {
+            read().len() >= expected.len()
+        });
+        assert!(read() == expected, "{name}: {} bytes", read().len());
+    }
+    assert_eq!(program.stop(), Some(0));
 }
 
 /// A message of the forward protocol with one record, and the id that its ack repeats.
