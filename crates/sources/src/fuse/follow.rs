@@ -255,6 +255,8 @@ impl Followed {
             if mark == Some(self.read) {
                 let rest = self.open.stream()?.finish()?;
                 self.send(rest).await?;
+                // The rule may have dropped all records before the mark, so that no batch ended there.
+                self.sent = self.read;
             }
         }
     }

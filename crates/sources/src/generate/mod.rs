@@ -262,7 +262,11 @@ impl Generator {
     async fn generate(&mut self) {
         let mut stop = self.context.stop.clone();
         let (started, first) = (Instant::now(), self.next);
-        let full = (BATCH_BYTES / self.series.bytes() as u64).max(1);
+        let record_bytes = self.series.bytes() as u64;
+        let full = (BATCH_BYTES / record_bytes).max(1);
+        // A batch must end where one of several channels has kept more than another, because a channel cannot divide packed records.
+        let mut marks = self.context.outlet.file_marks(self.id);
+        marks.iter_mut().for_each(|mark| *mark /= record_bytes);
         while self.next < self.total && !stop.is_stopped() {
             let due = match self.rate {
                 0 => u64::MAX,
@@ -271,7 +275,9 @@ impl Generator {
                     first.saturating_add(u64::try_from(due).unwrap_or(u64::MAX))
                 }
             };
+            let mark = marks.iter().copied().filter(|mark| *mark > self.next);
             let count = full
+                .min(mark.min().unwrap_or(self.total) - self.next)
                 .min(self.total - self.next)
                 .min(due.saturating_sub(self.next));
             if count == 0 {

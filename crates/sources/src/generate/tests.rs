@@ -33,6 +33,39 @@ fn every_number_is_delivered_once_and_the_count_at_the_end() {
     assert!(to.lines().iter().all(|line| line.len() == 60));
 }
 
+/// The kind and the number of every packed record.
+fn packed(to: &Downstream) -> Vec<String> {
+    let mut found = Vec::new();
+    for batch in to.batches() {
+        let mut body = &batch.body[..];
+        while !body.is_empty() {
+            let entry = rmpv::decode::read_value(&mut body).unwrap();
+            found.push(entry[1]["message"].as_str().unwrap()[18..35].to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn two_disk_channels_keep_each_packed_record_once_although_one_has_kept_more() {
+    let (one, two) = (Downstream::durable(), Downstream::durable());
+    for beside in [Some(&two), None] {
+        one.set_beside(beside);
+        let before = one.batches().len();
+        let slow = r#"{"records": 3000, "rate": 1000, "encoding": "packed"}"#;
+        let running = start(slow, &one);
+        until("something more", || one.batches().len() > before);
+        running.stop();
+    }
+    assert!(packed(&one).len() > packed(&two).len());
+    one.set_beside(Some(&two));
+    start(r#"{"records": 3000, "encoding": "packed"}"#, &one)
+        .ended()
+        .unwrap();
+    assert_eq!(packed(&one), expected(3000));
+    assert_eq!(packed(&two), expected(3000));
+}
+
 #[test]
 fn packed_records_have_a_time_and_a_message() {
     let to = Downstream::memory();

@@ -244,12 +244,12 @@ mod tests {
         let mut files = FileTable::default();
         files.write(&origin(0, 4));
         let mut repeats = Repeats::new(ChannelId([1; 16]), Dedupe::default());
-        let mut sift = |begin, body: &'static [u8], encoding| {
+        let mut sift = |begin, next, body: &'static [u8], encoding| {
             let part = Batch {
                 body: Bytes::from_static(body),
                 count: 3,
                 encoding,
-                origins: vec![Origin::File(origin(begin, begin + body.len() as u64))],
+                origins: vec![Origin::File(origin(begin, next))],
                 ..batch(0, 8)
             };
             let mut sifted = Sifter::new(&mut repeats, &files, 0).sift(vec![part]);
@@ -257,14 +257,15 @@ mod tests {
         };
         let new = |body: &'static [u8], count| Some((Bytes::from_static(body), count));
         let lines = Encoding::Lines;
-        assert_eq!(sift(0, b"a\nb\nc\n", lines), new(b"c\n", 1));
-        assert_eq!(sift(0, b"a\nb\n", lines), None);
-        assert_eq!(sift(4, b"c\nd\n", lines), new(b"c\nd\n", 3));
-        // The batch is stored whole if the known part ends in the middle of a record.
-        assert_eq!(sift(1, b"\nb2c\n", lines), new(b"\nb2c\n", 3));
+        assert_eq!(sift(0, 6, b"a\nb\nc\n", lines), new(b"c\n", 1));
+        assert_eq!(sift(0, 4, b"a\nb\n", lines), None);
+        assert_eq!(sift(4, 8, b"c\nd\n", lines), new(b"c\nd\n", 3));
+        // The batch is stored whole if the known part ends in the middle of a line, or if the records are not the bytes of the file.
+        assert_eq!(sift(1, 6, b"\nb2c\n", lines), new(b"\nb2c\n", 3));
         let packed = Encoding::Packed;
         let three = b"\x92\x01\x80\x92\x02\x80\x92\x03\x80";
-        assert_eq!(sift(1, three, packed), new(b"\x92\x02\x80\x92\x03\x80", 2));
-        assert_eq!(sift(0, three, packed), new(three, 3));
+        assert_eq!(sift(1, 10, three, packed), new(three, 3));
+        // The offsets count records.
+        assert_eq!(sift(2, 5, three, packed), new(&three[6..], 1));
     }
 }
