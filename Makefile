@@ -6,7 +6,10 @@ KAFKA := $(if $(shell pkg-config --exists libssl zlib 2>/dev/null && command -v 
 ALL := --features millstream/kafka,millstream/hdfs,millstream/vrl
 TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/tools
 
-.PHONY: help build demo test storm unit plain lint fuzz fuzz-targets deps
+# The crates that have optional features or depend on such a crate.
+PLAIN := --locked --lib --bins -p millstream -p millstream-kafka -p millstream-processors -p millstream-sinks -p millstream-vrl
+
+.PHONY: help build demo test storm unit plain plain-targets lint fuzz fuzz-targets deps
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -24,7 +27,9 @@ lint: deps       ## check formatting, lints and licences
 unit:            ## run the Rust tests
 	$(CARGO) test --workspace --locked --features millstream/hdfs,millstream/vrl $(KAFKA)
 plain:           ## build without optional features and run the unit tests of the crates that have them
-	$(CARGO) test --locked --lib --bins -p millstream -p millstream-kafka -p millstream-processors -p millstream-sinks -p millstream-vrl
+	$(CARGO) test $(PLAIN)
+plain-targets:   ## build what `make plain` runs
+	$(CARGO) test --no-run $(PLAIN)
 fuzz: deps       ## fuzz every decoder for FUZZ_SECONDS (30) each
 	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
 fuzz-targets: deps  ## build what `make fuzz` runs
