@@ -122,7 +122,7 @@ pub const KNOWN: &[Known] = &[
     bytes("bytes_rejected_dropped", "Rejected bytes that drop_oldest removed."),
     counter("records_settled", "Records that a consumer is done with."),
     counter("records_delivered", "Settled records that were delivered, without rejected and skipped ones."),
-    counter("records_dropped", "Records that a source could not pass on and that their sender cannot send again."),
+    counter("records_dropped", "Records that were dropped before they were settled, for example because a node failed. Sources that can read or receive them again do so."),
     counter("records_filtered", "Records that were left out on purpose."),
     counter("records_failed", "Records that a processor could not process and passed on unchanged."),
     counter("records_unclaimed", "Records whose tag no consumer takes."),

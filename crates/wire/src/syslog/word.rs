@@ -2,13 +2,13 @@
 
 use crate::{json, msgpack::Reader};
 
-/// Writes a value as text to `scratch`: text unchanged, a missing value (an empty slice) as an empty text, and all other values
-/// as JSON.
+/// Writes a value as text to `scratch`: text unchanged, nil and a missing value (an empty slice) as an empty text, and all other
+/// values as JSON.
 pub(super) fn text_of(value: &[u8], scratch: &mut Vec<u8>) {
     scratch.clear();
     match Reader::new(value).bytes() {
         Ok(text) => scratch.extend_from_slice(text),
-        Err(_) if value.is_empty() => {}
+        Err(_) if matches!(value, [] | [0xc0]) => {}
         // A value that JSON cannot represent is left out.
         Err(_) => drop(json::write_value(value, 0, scratch)),
     }

@@ -167,6 +167,20 @@ fn a_header_holds_only_allowed_characters() {
     assert!(head(Header::Rfc5424, "UTC", &batch).ends_with("web.access - - - "));
 }
 
+#[test]
+fn a_field_that_is_nil_is_encoded_like_a_missing_one() {
+    let names = ["facility", "severity", "host", "app", "procid", "msgid"];
+    let nil = record(names.map(|name| (name, Value::Nil)).to_vec());
+    let missing = record(Vec::new());
+    for header in [Header::Rfc5424, Header::Rfc3164] {
+        assert_eq!(head(header, "UTC", &nil), head(header, "UTC", &missing));
+    }
+    let parameters = Value::Map(vec![("user".into(), Value::Nil)]);
+    let elements = Value::Map(vec![("x@1".into(), parameters)]);
+    let batch = record(vec![("structured_data", elements)]);
+    assert!(head(Header::Rfc5424, "UTC", &batch).ends_with(" [x@1 user=\"\"] "));
+}
+
 /// Any value, a few levels deep.
 fn any() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
