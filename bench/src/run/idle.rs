@@ -182,6 +182,19 @@ fn bare(bench: &Bench) -> Result<Run, Failure> {
 
 /// Sends messages one at a time, with a pause before each, and measures the time until each is acknowledged.
 pub(super) fn acked(address: SocketAddr, messages: usize, pause: Duration) -> Result<Run, Failure> {
+    timed(address, messages, pause, |written| {
+        Ok(written.elapsed().as_secs_f64())
+    })
+}
+
+/// Like [`acked`], with other times: after each ack, `time` receives the time at which the message was written, and returns the seconds
+/// that count as the latency of the message.
+pub(super) fn timed(
+    address: SocketAddr,
+    messages: usize,
+    pause: Duration,
+    mut time: impl FnMut(Instant) -> Result<f64, Failure>,
+) -> Result<Run, Failure> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -196,7 +209,7 @@ pub(super) fn acked(address: SocketAddr, messages: usize, pause: Duration) -> Re
         stream.write_all(message)?;
         let mut answer = vec![0; ack.len()];
         stream.read_exact(&mut answer)?;
-        latencies.push(written.elapsed().as_secs_f64());
+        latencies.push(time(written)?);
         if answer != ack {
             return Err(Failure::Other(
                 "the server's answer is not the message's ack".into(),

@@ -2,6 +2,7 @@
 
 use std::{
     hint::black_box,
+    net::SocketAddr,
     sync::mpsc::{self, Receiver, SyncSender, TrySendError},
     thread,
     time::{Duration, Instant},
@@ -9,9 +10,10 @@ use std::{
 
 use super::{
     Bench, idle,
-    process::Usage,
+    process::{Usage, free_port},
     scenario::{By, Goal, Row, Run},
     server::Server,
+    watched,
 };
 use crate::Failure;
 
@@ -27,14 +29,17 @@ const BUFFERS: usize = 4;
 const ONE: &str = include_str!("../../scenarios/sol/one.yaml");
 const TWO: &str = include_str!("../../scenarios/sol/two.yaml");
 const ACKED_BY: &str = include_str!("../../scenarios/sol/acked.yaml");
-/// Messages whose acks are timed, and the pause between them. All of them are sent while the producers run.
+/// Messages that are timed, and the pause between them. All of them are sent while the producers run.
 const MESSAGES: usize = 400;
 const PAUSE: Duration = Duration::from_millis(2);
-/// The limits of the mean and the 99th percentile of the times to these acks, in seconds.
+/// The limits of the mean and the 99th percentile of the times of these messages, in seconds.
 const TIMES: Goal = Goal::Times(50e-6, 300e-6);
+/// The sum of the times from the source of these messages to their consumer, in the metrics of Millstream.
+const INSIDE_SUM: &str = "millstream_ack_seconds_sum{component=\"timed\"} ";
 
 const BARE: &str = "bare loop, 2 threads";
-const ACKED: &str = "one message between those of 2+2 tasks, then its ack";
+const INSIDE: &str = "one message of 2+2 tasks, from its source to its consumer";
+const ACKED: &str = "the same, from its sender and back";
 
 /// Runs the scenario.
 pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
@@ -49,6 +54,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
                 Goal::Share(0.4, BARE.to_owned(), By::Wall),
             ],
         ),
+        Row::new(INSIDE, false, vec![TIMES]),
         Row::new(ACKED, false, vec![TIMES]),
     ];
     bench.choose(&mut rows);
@@ -56,7 +62,14 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         Ok(Some(match &*row.name {
             BARE => bare(bench),
             "1+1 tasks" => tasks(bench, 1)?,
-            ACKED => acked(bench)?,
+            INSIDE => messages(bench, |address, api| {
+                let mut before = seconds_inside(api)?;
+                idle::timed(address, MESSAGES, PAUSE, |_| {
+                    let sum = seconds_inside(api)?;
+                    Ok(sum - std::mem::replace(&mut before, sum))
+                })
+            })?,
+            ACKED => messages(bench, |address, _| idle::acked(address, MESSAGES, PAUSE))?,
             _ => tasks(bench, 2)?,
         }))
     })
@@ -81,13 +94,17 @@ fn tasks(bench: &Bench, tasks: u64) -> Result<Run, Failure> {
     })
 }
 
-/// Times the acks of messages from a socket while two producers run. These messages pass through the same channel and the same
-/// consumers as those of the producers.
-fn acked(bench: &Bench) -> Result<Run, Failure> {
-    let mut server = Server::start(bench, ACKED_BY, &[])?;
+/// Measures messages from a socket while two producers run. These messages pass through the same channel and the same consumers as those
+/// of the producers. `times` gets the address for the messages and that of the API, sends the messages and times them.
+fn messages(
+    bench: &Bench,
+    times: impl FnOnce(SocketAddr, SocketAddr) -> Result<Run, Failure>,
+) -> Result<Run, Failure> {
+    let api = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+    let mut server = Server::start(bench, ACKED_BY, &[("API", &api.port().to_string())])?;
     server.ready()?;
     let before = server.usage()?;
-    let mut run = idle::acked(server.address, MESSAGES, PAUSE)?;
+    let mut run = times(server.address, api)?;
     let ended = Instant::now();
     run.usage = server.usage()?.since(before);
     let settled = server.settled()?;
@@ -96,6 +113,14 @@ fn acked(bench: &Bench) -> Result<Run, Failure> {
         (settled < ended).then(|| words.to_owned())
     });
     Ok(run)
+}
+
+/// Reads the sum of the times that all messages so far took between their source and their consumer, in seconds.
+fn seconds_inside(api: SocketAddr) -> Result<f64, Failure> {
+    let page = watched::metrics(api)?;
+    let sum = page.lines().find_map(|line| line.strip_prefix(INSIDE_SUM));
+    let sum = sum.and_then(|sum| sum.parse().ok());
+    sum.ok_or_else(|| Failure::Other("the metrics have no `ack_seconds` of `timed`".into()))
 }
 
 /// Measures the bare loop: two threads that only copy messages into buffers and hand the buffers over to each other.

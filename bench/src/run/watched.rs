@@ -192,6 +192,15 @@ fn ask(api: SocketAddr, path: &str, connection: &str) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
+/// Returns the response of `/metrics`.
+pub(super) fn metrics(api: SocketAddr) -> io::Result<String> {
+    let mut page = String::new();
+    let mut stream = ask(api, "/metrics", "close")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.read_to_string(&mut page)?;
+    Ok(page)
+}
+
 /// Reads the metrics each second.
 fn scrape(api: SocketAddr, stop: &AtomicBool, received: &mpsc::SyncSender<()>) -> io::Result<()> {
     let (mut next, mut has_begun) = (Instant::now(), false);
@@ -201,10 +210,7 @@ fn scrape(api: SocketAddr, stop: &AtomicBool, received: &mpsc::SyncSender<()>) -
             continue;
         }
         next += SCRAPE;
-        let mut page = String::new();
-        let mut stream = ask(api, "/metrics", "close")?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.read_to_string(&mut page)?;
+        let page = metrics(api)?;
         if !has_begun && page.contains("\nmillstream_") {
             has_begun = true;
             let _ = received.send(());
