@@ -66,7 +66,10 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
                 let mut before = seconds_inside(api)?;
                 idle::timed(address, MESSAGES, PAUSE, |_| {
                     let sum = seconds_inside(api)?;
-                    Ok(sum - std::mem::replace(&mut before, sum))
+                    let seconds = sum - std::mem::replace(&mut before, sum);
+                    // Otherwise a message without a time would count as a very fast one.
+                    let is_timed = seconds > 0.0;
+                    is_timed.then_some(seconds).ok_or_else(missing)
                 })
             })?,
             ACKED => messages(bench, |address, _| idle::acked(address, MESSAGES, PAUSE))?,
@@ -120,7 +123,11 @@ fn seconds_inside(api: SocketAddr) -> Result<f64, Failure> {
     let page = watched::metrics(api)?;
     let sum = page.lines().find_map(|line| line.strip_prefix(INSIDE_SUM));
     let sum = sum.and_then(|sum| sum.parse().ok());
-    sum.ok_or_else(|| Failure::Other("the metrics have no `ack_seconds` of `timed`".into()))
+    sum.ok_or_else(missing)
+}
+
+fn missing() -> Failure {
+    Failure::Other("the metrics have no `ack_seconds` of a message of `timed`".into())
 }
 
 /// Measures the bare loop: two threads that only copy messages into buffers and hand the buffers over to each other.

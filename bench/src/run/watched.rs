@@ -192,7 +192,7 @@ fn ask(api: SocketAddr, path: &str, connection: &str) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns the response of `/metrics`.
+/// Returns the response of `/metrics`, with its head.
 pub(super) fn metrics(api: SocketAddr) -> io::Result<String> {
     let mut page = String::new();
     let mut stream = ask(api, "/metrics", "close")?;

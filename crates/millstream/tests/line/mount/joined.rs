@@ -160,8 +160,9 @@ fn joined_lines_arrive_once_despite_kills() {
         for message in &messages {
             // Only the first line of a record matches `start`, and all lines have the same writer. If a kill or a pause divided the
             // last line within its number, no space follows the number.
-            let words = |line| str::splitn(line, 3, ' ').collect::<Vec<_>>();
-            let mut lines = message.lines().map(words);
+            let mut lines = message
+                .lines()
+                .map(|line| line.splitn(3, ' ').collect::<Vec<_>>());
             let first = lines.next().unwrap();
             for other in lines {
                 assert_eq!(first[0], other[0], "{message}");
