@@ -25,6 +25,7 @@ use crate::{
     delivery::{self, Receipt, Size, Tally, Token},
     meters::{Meter, NodeMeters, histogram::Histogram},
     rejection_log::RejectionLog,
+    stop::Stop,
     tags::TagFilter,
     taps::{self, Point},
 };
@@ -316,6 +317,18 @@ impl Outlet {
     pub fn note(&self, note: Note) {
         let wires = self.wires();
         wires.channels().for_each(|channel| channel.note(note));
+    }
+
+    /// Waits until everything that was sent to durable channels is kept or dropped; returns at a stop, too. A source that reads files
+    /// calls this before it asks for their offsets. Batches of an earlier run of the source may still wait for space in a channel. Until
+    /// they are kept, the offsets are too low, and the source would send the same records again.
+    pub async fn until_kept(&self, mut stop: Stop) {
+        while self.is_durable() && self.pending_records() > 0 {
+            tokio::select! {
+                () = stop.stopped() => return,
+                () = tokio::time::sleep(CHECK_EVERY) => {}
+            }
+        }
     }
 
     /// Returns for each tailed file the offset up to which it is kept: the lowest one if several channels differ. `None` if some

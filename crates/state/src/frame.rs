@@ -19,6 +19,9 @@ use crate::seal::{HEADER_BYTES, u32_at};
 /// Bytes before the body of a record.
 pub(crate) const HEAD_BYTES: usize = 8;
 const ALIGN: usize = 8;
+/// A search for the next record checks bytes that look like records. For these checks it reads at most this many times the size of the
+/// file. This is enough for all records of an earlier generation, which together have less than the size of the file.
+const PROOF_FACTOR: usize = 8;
 
 /// A record of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,13 +54,17 @@ pub(crate) fn push(out: &mut Vec<u8>, generation: u64, at: u64, parts: &[&[u8]])
 
 /// The body of the record at `at`; `None` if there is no valid record.
 pub(crate) fn body_at(bytes: &[u8], at: usize, generation: u64, body_max: usize) -> Option<&[u8]> {
-    let length = u32_at(bytes, at)?;
-    if length == 0 || length as usize > body_max {
-        return None;
-    }
-    let body = bytes.get(at + HEAD_BYTES..)?.get(..length as usize)?;
-    let expected = checksum(generation, at as u64, length, body);
+    let length = length_at(bytes, at, body_max)?;
+    let body = bytes.get(at + HEAD_BYTES..)?.get(..length)?;
+    let expected = checksum(generation, at as u64, u32::try_from(length).ok()?, body);
     (u32_at(bytes, at + 4) == Some(expected)).then_some(body)
+}
+
+/// The length of the body of the record at `at`, which may be invalid; `None` if its head shows that there is no record.
+fn length_at(bytes: &[u8], at: usize, body_max: usize) -> Option<usize> {
+    let length = u32_at(bytes, at)? as usize;
+    let rest = bytes.len().checked_sub(at + HEAD_BYTES)?;
+    (1..=body_max.min(rest)).contains(&length).then_some(length)
 }
 
 fn checksum(generation: u64, at: u64, length: u32, body: &[u8]) -> u32 {
@@ -90,9 +97,15 @@ pub(crate) fn scan(sides: [&[u8]; 2], generation: u64, body_max: usize) -> Scan 
     let length = sides[0].len().max(sides[1].len());
     let mut at = HEADER_BYTES;
     let mut last = 0;
+    let mut budget = PROOF_FACTOR * length;
     while at < length {
         let bodies = sides.map(|side| body_at(side, at, generation, body_max));
         let Some(body) = bodies.iter().flatten().next() else {
+            let read = sides.iter().filter_map(|side| length_at(side, at, body_max));
+            budget = budget.saturating_sub(read.sum());
+            if budget == 0 {
+                break;
+            }
             at += ALIGN;
             continue;
         };
@@ -154,6 +167,25 @@ mod tests {
         assert_eq!(bodies(&damaged), [&b"one"[..], b"three"]);
         let hole = HEADER_BYTES as u64 + 16..HEADER_BYTES as u64 + 32;
         assert_eq!(damaged.holes, std::slice::from_ref(&hole));
+    }
+
+    #[test]
+    fn the_search_for_records_reads_a_bounded_multiple_of_the_file() {
+        // Each of these heads looks like a record that takes the rest of the file.
+        let found_behind = |heads: usize| {
+            let mut bytes = file(&[b"one"]);
+            let end = bytes.len() + 2 * 8 * 1000 + 16;
+            for _ in 0..heads {
+                let rest = end - bytes.len() - HEAD_BYTES;
+                bytes.extend_from_slice(&(rest as u64).to_le_bytes());
+            }
+            let at = bytes.len() as u64;
+            push(&mut bytes, 7, at, &[b"two"]);
+            bytes.resize(end, 0);
+            scan([&bytes, &[]], 7, end).records.len() == 2
+        };
+        assert!(found_behind(PROOF_FACTOR / 2));
+        assert!(!found_behind(1000));
     }
 
     #[test]

@@ -248,7 +248,8 @@ async function has_dark_colours(page) {
   // Two consumers behind it have two tasks each.
   await until("all tasks have records", async () => (await tasks.locator("tbody tr").count()) === 4);
   assert.match(await tasks.locator("caption").textContent(), /the largest has [\d.]+ times the mean/);
-  await tasks.scrollIntoViewIfNeeded();
+  // The page replaces the table with each event, so it may not wait for a stable position.
+  await tasks.evaluate((table) => table.scrollIntoView());
   await shot(page, "tasks-dark");
   await accessible(page, "with an open node in the dark");
   await shot(page, "node-dark");

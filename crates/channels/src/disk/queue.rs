@@ -83,8 +83,6 @@ pub(super) struct Work {
     pub(super) entries: Vec<Entry>,
     /// Whether the queue is closed and empty.
     pub(super) closed: bool,
-    /// Whether a consumer has settled a batch, or a request has arrived.
-    pub(super) poked: bool,
 }
 
 impl Queue {
@@ -244,10 +242,10 @@ impl Queue {
             waiting.notes -= usize::from(matches!(entry, Entry::Note(_)));
             entries.push(entry);
         }
+        waiting.poked = false;
         let work = Work {
             entries,
             closed: waiting.closed && waiting.entries.is_empty(),
-            poked: std::mem::take(&mut waiting.poked),
         };
         drop(waiting);
         self.room.add_permits(freed);

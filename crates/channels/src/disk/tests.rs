@@ -531,6 +531,31 @@ fn a_disk_that_fails_twice_stops_the_channel_and_fails_the_groups_that_are_not_k
 }
 
 #[test]
+fn records_that_were_kept_without_a_sync_and_cannot_be_read_back_are_reported_as_a_loss() {
+    let disk = SimulatedDisk::new(1);
+    let fixture = Fixture::on(Arc::new(disk.clone()), std::path::Path::new("/buffer"));
+    let opened = fixture.open(r#"{"size_max": "16MiB", "sync": "1h"}"#);
+    run(put(&opened.channel, batch("a\n", Vec::new()))).unwrap();
+    assert_eq!(fixture.reporter.conditions().len(), 0);
+    let segment = std::path::Path::new("/buffer/0000000001.seg");
+    let bytes = disk.metadata(segment).unwrap().len;
+    (0..bytes.min(8 << 10)).step_by(16).skip(256).for_each(|at| {
+        disk.damage(segment, at);
+    });
+    disk.fail(Call::Sync, 1, 5);
+    let (token, synced) = delivery::receipt(true, 0, Meter::default());
+    opened.channel.sync(token);
+    let _ = run(synced);
+    run(put(&opened.channel, batch("b\n", Vec::new()))).unwrap();
+    let held = fixture.reporter.conditions();
+    assert!(
+        held.iter().any(|held| held.trouble == Trouble::Losing),
+        "{held:?}"
+    );
+    opened.channel.close();
+}
+
+#[test]
 fn invalid_options_are_refused() {
     let read = |text: &str| serde_json::from_str::<Config>(text);
     assert!(read(r#"{"sync": "500ms", "dedupe": {"ids": 5, "age": "1h"}}"#).is_ok());

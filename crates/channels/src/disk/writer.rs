@@ -31,7 +31,7 @@ use super::{
     failure,
     gauges::Gauges,
     keep_clock::KeepClock,
-    log::{Error, Log, Skipped, Watch},
+    log::{Error, Log, Missing, Skipped, Watch},
     loss_report::LossReport,
     queue::{Entry, Queue, Request, Work},
     reader::DiskReader,
@@ -153,9 +153,6 @@ impl Writer {
         loop {
             let work = self.next_work(&waker);
             self.wait_for_directory(work.closed)?;
-            if work.poked {
-                self.log.drop_settled()?;
-            }
             let mut syncs = Vec::new();
             for entry in work.entries {
                 match entry {
@@ -370,6 +367,7 @@ impl Writer {
             }
         }
         for (first, last) in self.log.drain_lost() {
+            self.missing.add(Missing::Middle, first.before(), last);
             self.reporter.error(
                 "lost",
                 format_args!(

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::*;
-use crate::{delivery::Unsettled, meters::Meters};
+use crate::{delivery::Unsettled, meters::Meters, stop::stop};
 
 /// A channel that accepts groups while it is open, and holds them.
 #[derive(Default)]
@@ -286,4 +286,25 @@ fn a_tailed_file_continues_after_what_all_durable_channels_have_kept() {
     let mixed = outlet(vec![edge(&one, None), edge(&memory, None)], &meters);
     assert_eq!(mixed.file_origins(), None);
     assert!(!mixed.is_durable() && !outlet(Vec::new(), &meters).is_durable());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_starts_again_waits_until_durable_channels_have_kept_its_batches() {
+    let meters = Meters::default();
+    let durable = Arc::new(Recorder {
+        id: Some(1),
+        ..Recorder::default()
+    });
+    let (stopper, stopped) = stop();
+    let outlet = outlet(vec![edge(&durable, None)], &meters);
+    outlet.until_kept(stopped.clone()).await;
+    // The earlier run was dropped, and with it the receipt.
+    drop(outlet.send(batch("app"), false).await);
+    let waits = tokio::time::timeout(CHECK_EVERY * 10, outlet.until_kept(stopped.clone()));
+    assert!(waits.await.is_err());
+    durable.settle();
+    outlet.until_kept(stopped.clone()).await;
+    drop(outlet.send(batch("app"), false).await);
+    stopper.stop();
+    outlet.until_kept(stopped).await;
 }

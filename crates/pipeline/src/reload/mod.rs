@@ -6,10 +6,11 @@
 
 mod known;
 mod laying;
+mod leave;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Weak},
+    sync::Arc,
     time::Duration,
 };
 
@@ -121,7 +122,7 @@ impl Reloader {
     pub(crate) async fn start(&mut self, mut plan: Plan) -> Result<Vec<Failure>, Failure> {
         let new = self.known_of(&plan);
         let difference = self.difference(&new)?;
-        let mut laid = self.lay(&mut plan, &difference, true)?;
+        let mut laid = self.lay(&mut plan, &difference, None)?;
         let failures = std::mem::take(&mut laid.failures);
         self.apply(laid, &difference, &plan).await?;
         self.known = new;
@@ -141,7 +142,7 @@ impl Reloader {
         let difference = self.difference(&new)?;
         self.check_leavers(&difference, forget)?;
         self.closed(&plan, &difference).await?;
-        let laid = match self.lay(&mut plan, &difference, false) {
+        let laid = match self.lay(&mut plan, &difference, Some(forget)) {
             Ok(laid) => laid,
             Err(failure) => {
                 let names = new
@@ -200,12 +201,12 @@ impl Reloader {
         Ok(())
     }
 
-    /// Prepares everything that a plan adds.
+    /// Prepares everything that a plan adds. `forget` is `None` at the start.
     fn lay(
         &mut self,
         plan: &mut Plan,
         difference: &Difference,
-        is_start: bool,
+        forget: Option<&[String]>,
     ) -> Result<Laid, Failure> {
         let laying = Laying {
             graph: &mut self.graph,
@@ -213,7 +214,7 @@ impl Reloader {
             open_memory: self.open_memory,
             difference,
             running: &self.channels,
-            is_start,
+            is_start: forget.is_none(),
             opened: Vec::new(),
             feeds: HashMap::new(),
             queues: Vec::new(),
@@ -230,6 +231,8 @@ impl Reloader {
                 "the records of {source} would not be kept by the same kinds of channels: this needs a restart"
             )));
         }
+        // Records may have arrived since the first check.
+        self.check_leavers(difference, forget.unwrap_or_default())?;
         let replaced = plan.channels.iter();
         for channel in replaced.filter(|it| difference.fate(&it.name) == Fate::Replaced) {
             let feed = self.graph.channel(&channel.name);
@@ -344,19 +347,15 @@ impl Reloader {
             let leaving = self.leaving.iter().rfind(|(name, _)| *name == leaver.sink);
             let ended = leaving.map(|(_, ended)| ended.clone());
             let feed = self.graph.channel(&leaver.channel);
-            let Some((mut ended, feed)) = ended.zip(feed) else {
+            let Some((ended, feed)) = ended.zip(feed) else {
                 continue;
             };
-            let feed = Arc::downgrade(&feed);
-            let (sink, reporter) = (leaver.sink.clone(), self.graph.reporter(&leaver.channel));
+            let given_up = forget.iter().any(|it| **it == *leaver.sink);
+            let leave = leave::leave(Arc::downgrade(&feed), leaver.sink.clone(), ended, given_up);
+            let reporter = self.graph.reporter(&leaver.channel);
             tokio::spawn(async move {
-                ended.stopped().await;
-                let forgotten = Weak::upgrade(&feed).map(|feed| feed.channel().forget(&sink));
-                if let Some(forgotten) = forgotten
-                    && let Ok(Err(why)) = forgotten.await
-                {
-                    let text = format_args!("the consumer {sink} stays in the channel: {why}");
-                    reporter.warn("forget", text);
+                if let Err(why) = leave.await {
+                    reporter.warn("forget", why);
                 }
             });
         }

@@ -35,7 +35,7 @@ fn rig(command: &str, options: &str) -> Rig {
     Rig::new(&COMPONENT, &format!(r#"{{"command": {command}{options}}}"#))
 }
 
-const FAST: &str = r#", "timeout": "500ms""#;
+const SHORT: &str = r#", "timeout": "2s""#;
 const MSGPACK: &str = r#", "format": "msgpack""#;
 
 fn reasons(made: &Made) -> Vec<String> {
@@ -164,16 +164,16 @@ fn a_program_that_dies_without_a_reason_is_started_again_and_no_record_is_lost()
 #[test]
 fn a_record_that_hangs_the_program_is_rejected_after_the_time_limit() {
     let work = "if record['message'] == 'hang': time.sleep(1000)\nreturn record";
-    let mut rig = python(work, FAST);
+    let mut rig = python(work, SHORT);
     let started = Instant::now();
     let made = rig.run(&lines("t", "a\nhang\nb\n"));
     assert_eq!(made.counts.sent, 2);
     let reasons = reasons(&made);
     assert!(
-        reasons[0].contains("gave no answer within 500ms"),
+        reasons[0].contains("gave no answer within 2s"),
         "{reasons:?}"
     );
-    assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_missing_answer_does_not_shift_later_answers() {
     // Like grep, the script writes nothing for records that it drops.
     let script =
         r#"while read -r line; do case "$line" in *drop*) ;; *) echo "$line";; esac; done"#;
-    let made = shell(script, FAST).run(&fields(&[b"a", b"drop", b"b"]));
+    let made = shell(script, SHORT).run(&fields(&[b"a", b"drop", b"b"]));
     assert_eq!(made.lines(""), [r#"{"a":"a"}"#, r#"{"a":"b"}"#]);
     let body = &made.ports[""][0].body;
     assert_eq!(
@@ -196,7 +196,7 @@ fn a_missing_answer_does_not_shift_later_answers() {
 #[test]
 fn more_answers_than_records_are_refused() {
     let script = r#"while read -r line; do case "$line" in *two*) printf '%s\n%s\n' "$line" "$line";; *) echo "$line";; esac; done"#;
-    let made = shell(script, FAST).run(&lines("t", "a\ntwo\nb\n"));
+    let made = shell(script, SHORT).run(&lines("t", "a\ntwo\nb\n"));
     assert_eq!(made.lines(""), [r#"{"message":"a"}"#, r#"{"message":"b"}"#]);
     assert!(reasons(&made)[0].contains("more than one answer"));
 }
@@ -204,7 +204,7 @@ fn more_answers_than_records_are_refused() {
 #[test]
 fn unusable_answers_are_refused_with_the_text_that_was_read() {
     let script = r#"while read -r line; do case "$line" in *bad*) echo "debug: 1";; *) echo "$line";; esac; done"#;
-    let made = shell(script, FAST).run(&lines("t", "a\nbad\nb\n"));
+    let made = shell(script, SHORT).run(&lines("t", "a\nbad\nb\n"));
     assert_eq!(made.lines(""), [r#"{"message":"a"}"#, r#"{"message":"b"}"#]);
     let reasons = reasons(&made);
     assert!(reasons[0].contains("`debug: 1` is not JSON"), "{reasons:?}");
@@ -248,9 +248,9 @@ fn megabytes_on_standard_error_do_not_block_and_the_last_line_is_reported() {
     );
     // The timeout holds even if the output on standard error never ends.
     let started = Instant::now();
-    let failed = shell("read x; yes >&2", FAST).try_run(&lines("t", "a\n"));
+    let failed = shell("read x; yes >&2", SHORT).try_run(&lines("t", "a\n"));
     assert!(failed.is_err_and(|failure| failure.message.contains("no answer within")));
-    assert!(started.elapsed().as_secs() < 10);
+    assert!(started.elapsed().as_secs() < 30);
 }
 
 #[test]

@@ -128,6 +128,7 @@ impl Source for Journald {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
+            context.outlet.until_kept(context.stop.clone()).await;
             run::Follower::new(self.config.clone(), &self.tag, context)?
                 .run()
                 .await

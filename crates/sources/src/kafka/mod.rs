@@ -89,6 +89,7 @@ impl Source for Kafka {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
+            context.outlet.until_kept(context.stop.clone()).await;
             let (sender, pieces) = mpsc::channel(PIECES);
             let progress = Arc::new(Progress::default());
             let reader = Reader::new(

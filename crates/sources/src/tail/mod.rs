@@ -85,7 +85,10 @@ impl Source for Tail {
     }
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
-        Box::pin(async move { run::Run::new(self.0.clone(), context)?.run().await })
+        Box::pin(async move {
+            context.outlet.until_kept(context.stop.clone()).await;
+            run::Run::new(self.0.clone(), context)?.run().await
+        })
     }
 
     fn values(&self) -> &'static [&'static str] {

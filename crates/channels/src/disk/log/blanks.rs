@@ -258,7 +258,11 @@ impl Blanks {
             return directory.disk.remove(&segment.path);
         }
         let path = self.next_path(directory);
-        directory.disk.rename(&segment.path, &path)?;
+        match directory.disk.rename(&segment.path, &path) {
+            // A full disk may have no space for another name. To remove the file takes none.
+            Err(error) if is_no_room(&error) => return directory.disk.remove(&segment.path),
+            renamed => renamed?,
+        }
         self.unsynced = true;
         self.files.push(Blank {
             path,

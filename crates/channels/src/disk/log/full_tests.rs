@@ -1,13 +1,13 @@
 //! A full disk: settled segments are released, new ones get smaller, and nothing is lost.
 
-use std::{ops::Range, path::Path};
+use std::{ops::Range, path::Path, time::Duration};
 
 use millstream_sys::disk::{Disk, File, Open};
-use millstream_testkit::{Crash, SimulatedDisk};
+use millstream_testkit::{Call, Crash, SimulatedDisk};
 
 use super::{
     Behind, Error, Log, Options, Reader, Sync,
-    tests::{DIRECTORY, at, drain, keep, names, open_with, options, reader},
+    tests::{DIRECTORY, at, batch, drain, keep, names, open_with, options, reader},
 };
 
 const MIB: u64 = 1 << 20;
@@ -159,4 +159,113 @@ fn a_channel_that_is_not_settled_waits_and_continues_when_space_returns() {
     disk.set_capacity(1 << 40);
     log.commit(at(waits)).unwrap();
     assert_eq!(settle(&mut sink), all(0..waits + 1));
+}
+
+#[test]
+fn a_channel_on_a_full_disk_continues_if_only_some_frames_of_a_commit_had_space() {
+    // With one of the two starts, the last commit before the disk is full writes its first group and not its second one.
+    for start in [1, 2] {
+        let disk = SimulatedDisk::new(1);
+        disk.set_capacity(64 * MIB);
+        let mut log = open_with(&disk, large());
+        let mut sink = reader(&log, Behind::default());
+        keep(&mut log, 0..start).unwrap();
+        fill(&disk, "/ballast");
+        let mut next = start;
+        let full = loop {
+            for number in next..next + 2 {
+                log.append(vec![batch(number, 1000)], at(number)).unwrap();
+            }
+            next += 2;
+            if let Err(error) = log.commit(at(next)) {
+                break error;
+            }
+        };
+        assert!(matches!(full, Error::NoRoom { .. }), "{full}");
+        let seen = settle(&mut sink).len() as u64;
+        log.commit(at(next)).unwrap();
+        assert_eq!(settle(&mut sink), all(seen..next), "{start}");
+    }
+}
+
+#[test]
+fn a_full_channel_syncs_what_it_has_kept_when_the_sync_is_due() {
+    for seed in 0..8 {
+        let disk = SimulatedDisk::new(seed);
+        let each = Options {
+            segment_bytes: MIB,
+            size_max: 3 * MIB,
+            ..options(Sync::Every(Duration::from_secs(60)))
+        };
+        let mut log = open_with(&disk, each);
+        let sink = reader(&log, Behind::default());
+        let mut next = 0;
+        while keep(&mut log, next..next + 1).is_ok() {
+            next += 1;
+        }
+        assert!(log.is_unsynced(), "{seed}");
+        let full = log.commit(at(next + 61)).unwrap_err();
+        assert!(matches!(full, Error::Full { .. }), "{full}");
+        drop((log, sink));
+        disk.restart(Crash::Power);
+        let log = open_with(&disk, each);
+        let (numbers, lost) = drain(&mut reader(&log, Behind::default()));
+        assert_eq!((numbers.len() as u64, lost), (next, Vec::new()), "{seed}");
+    }
+}
+
+#[test]
+fn a_commit_ends_if_other_programs_take_the_space_that_the_channel_frees() {
+    let disk = SimulatedDisk::new(1);
+    disk.set_capacity(64 * MIB);
+    let mut log = open_with(&disk, large());
+    let mut sink = reader(&log, Behind::default());
+    keep(&mut log, 0..1).unwrap();
+    fill(&disk, "/ballast");
+    let (_, waits) = keep_until_full(&mut log, 1);
+    settle(&mut sink);
+    disk.fail(Call::Allocate, 1000, 28);
+    assert!(log.commit(at(waits)).unwrap_err().is_for_now());
+    disk.fail(Call::Allocate, 0, 28);
+    log.commit(at(waits)).unwrap();
+    assert_eq!(settle(&mut sink), all(waits..waits + 1));
+    // The sender repeats the chunk that had to wait.
+    log.append(vec![batch(waits, 1000)], at(waits)).unwrap();
+    log.commit(at(waits)).unwrap();
+    assert_eq!(settle(&mut sink), all(0..0));
+}
+
+#[test]
+fn segments_are_released_although_the_disk_has_no_space_for_another_name() {
+    let segments = |disk: &SimulatedDisk| {
+        let names = names(disk).into_iter();
+        names.filter(|name| name.ends_with(".seg")).count()
+    };
+    // The rename fails, or the removal fails, too.
+    for failures in [1, 2] {
+        let disk = SimulatedDisk::new(1);
+        let mut log = open_with(&disk, large());
+        let mut sink = reader(&log, Behind::default());
+        keep(&mut log, 0..5000).unwrap();
+        let before = segments(&disk);
+        assert!(before > 3, "{before}");
+        settle(&mut sink);
+        disk.fail(Call::Name, failures, 28);
+        let used = log.used_bytes();
+        match log.commit(at(5000)) {
+            Ok(()) => assert_eq!(failures, 1),
+            Err(error) => {
+                assert!(failures == 2 && error.is_for_now(), "{error}");
+                assert_eq!(log.used_bytes(), used, "nothing is forgotten");
+                log.commit(at(5000)).unwrap();
+            }
+        }
+        assert!(log.used_bytes() < used);
+        keep(&mut log, 5000..6000).unwrap();
+        assert_eq!(settle(&mut sink), all(5000..6000));
+        log.commit(at(6000)).unwrap();
+        let names = names(&disk);
+        let free = names.iter().filter(|name| name.starts_with("free-")).count();
+        assert!(segments(&disk) - free <= 2, "{names:?}");
+    }
 }

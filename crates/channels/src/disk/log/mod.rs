@@ -159,7 +159,7 @@ impl Log {
         Ok(self.staging.last_seq())
     }
 
-    /// Keeps everything that is staged. After [`Error::NoRoom`] and [`Error::Full`] the frames that are not kept yet stay staged; call this
+    /// Keeps everything that is staged, and releases the segments that every consumer has settled. After [`Error::NoRoom`] and [`Error::Full`] the frames that are not kept yet stay staged; call this
     /// again later. After any other error the log has stopped.
     pub fn commit(&mut self, now: Time) -> Result<(), Error> {
         self.health.check()?;
@@ -169,19 +169,28 @@ impl Log {
 
     fn try_commit(&mut self, now: Time) -> Result<(), Error> {
         self.repeats.window.evict(now);
+        let written = self.write_new(now);
+        if written.as_ref().is_err_and(|error| !error.is_for_now()) {
+            return written;
+        }
+        // If there is temporarily no space for some of the frames, the others are kept.
+        if self.options.sync == Sync::Batch {
+            return self.sync_written(written);
+        }
+        self.publish();
+        match self.sync_due() {
+            Some(due) if due <= now => self.sync_written(written),
+            _ => written,
+        }
+    }
+
+    /// Releases what is settled, and writes everything that is staged.
+    fn write_new(&mut self, now: Time) -> Result<(), Error> {
         self.release_settled()?;
         if !self.staging.is_empty() {
             self.check_backlogs(now)?;
         }
-        if self.options.sync == Sync::Batch {
-            return self.write_and_sync();
-        }
-        self.write_staged()?;
-        self.publish();
-        match self.sync_due() {
-            Some(due) if due <= now => self.write_and_sync(),
-            _ => Ok(()),
-        }
+        self.write_staged()
     }
 
     /// Syncs everything that is kept now, even if the option `sync` does not require it.
@@ -212,14 +221,28 @@ impl Log {
     /// Writes and syncs everything that is staged. After a failed sync the affected frames are staged again; a second failure is an
     /// error.
     fn write_and_sync(&mut self) -> Result<(), Error> {
-        while self.is_unsynced() || !self.staging.is_empty() {
-            self.write_staged()?;
+        let written = self.write_staged();
+        self.sync_written(written)
+    }
+
+    /// Syncs and publishes everything that is written, also if `written`, the result of writing what was staged, is a temporary error:
+    /// what is written can be settled, and only this frees space. Returns that error.
+    fn sync_written(&mut self, mut written: Result<(), Error>) -> Result<(), Error> {
+        while self.is_unsynced() {
+            // Without an open segment, the frames that are not synced are staged again (see `repair`).
+            let has_written = written.is_ok() || self.writer.open().is_some();
+            if !has_written || written.as_ref().is_err_and(|error| !error.is_for_now()) {
+                break;
+            }
             match self.sync_segment() {
                 Ok(()) => self.publish(),
-                Err(error) => self.repair("syncing", error)?,
+                Err(error) => {
+                    self.repair("syncing", error)?;
+                    written = self.write_staged();
+                }
             }
         }
-        Ok(())
+        written
     }
 
     /// Writes everything that is staged, to several segments if needed.
@@ -551,12 +574,6 @@ impl Log {
             self.repeats.window.put_back_closed(connection);
         }
         dropped.records
-    }
-
-    /// Releases the segments that every consumer has settled. [`Log::commit`] does this, too.
-    pub fn drop_settled(&mut self) -> Result<(), Error> {
-        self.health.check()?;
-        self.release_settled()
     }
 
     /// The path and size of a file that should be created now, to become the next segment. `None` if a blank file exists already, if it is

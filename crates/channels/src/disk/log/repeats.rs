@@ -154,9 +154,10 @@ impl Repeats {
             .map_err(|error| Error::disk("reading ids", &path, error))
     }
 
-    /// Notes that the ids up to the newest one are in the id file of this segment.
+    /// Notes that the ids up to the newest one that is kept are in the id file of this segment. The ids of chunks that are staged are in no
+    /// file, so the file does not have to wait for them.
     pub(super) fn add_file(&mut self, segment: u64) {
-        self.id_files.push_back((segment, self.window.end()));
+        self.id_files.push_back((segment, self.window.kept()));
     }
 
     /// Removes the id files whose ids have all left the window.

@@ -208,7 +208,7 @@ impl Log {
     /// Releases the segments that every consumer has settled, and the id files whose ids are too old. The newest segment is never released,
     /// because its header holds the offsets of tailed files for all segments before it (their chunk ids are in id files).
     pub(super) fn release_settled(&mut self) -> Result<(), Error> {
-        let released = {
+        let mut released = {
             let mut published = self.index.lock();
             let Some((lowest, _)) = published.consumers.range() else {
                 return Ok(());
@@ -219,9 +219,16 @@ impl Log {
             }
             released
         };
-        for segment in &released {
-            self.release(segment)
-                .map_err(|error| Error::disk("releasing a segment", &segment.path, error))?;
+        while let Some((segment, since)) = released.pop_front() {
+            if let Err(error) = self.release(&segment) {
+                let error = Error::disk("releasing a segment", &segment.path, error);
+                // The next call tries again.
+                released.push_front((segment, since));
+                let mut published = self.index.lock();
+                published.segments.put_back(released);
+                self.index.count_used(&published);
+                return Err(error);
+            }
         }
         self.repeats.remove_old_files(&self.directory)
     }

@@ -80,10 +80,17 @@ impl Segments {
             .count()
     }
 
-    /// Removes the segments that hold nothing after `position`.
-    pub(super) fn drain_below(&mut self, position: Position) -> Vec<Arc<Segment>> {
-        let drained = self.list.drain(..self.below(position));
-        drained.map(|(segment, _)| segment).collect()
+    /// Removes the segments that hold nothing after `position`. Returns them, the oldest first, each with the newest keep time before
+    /// it.
+    pub(super) fn drain_below(&mut self, position: Position) -> VecDeque<(Arc<Segment>, Time)> {
+        let rest = self.list.split_off(self.below(position));
+        std::mem::replace(&mut self.list, rest)
+    }
+
+    /// Puts back segments that could not be released.
+    pub(super) fn put_back(&mut self, mut oldest: VecDeque<(Arc<Segment>, Time)>) {
+        oldest.append(&mut self.list);
+        self.list = oldest;
     }
 
     pub(super) fn mark_damaged(&mut self, number: u64) {
@@ -121,7 +128,9 @@ mod tests {
         assert_eq!(segments.last_position(2), None);
         assert_eq!(segments.file_bytes(), 400);
         let released = segments.drain_below(Position { epoch: 1, seq: 12 });
-        assert_eq!((released.len(), released[0].number), (1, 1));
+        assert_eq!((released.len(), released[0].0.number), (1, 1));
         assert_eq!(segments.index_of(4), Some(2));
+        segments.put_back(released);
+        assert_eq!((segments.index_of(1), segments.since(1)), (Some(0), Some(Time(2))));
     }
 }

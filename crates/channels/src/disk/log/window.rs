@@ -246,6 +246,11 @@ impl Window {
         }
     }
 
+    /// Entries below this number are kept.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept
+    }
+
     /// The number of ids that were evicted before they reached the maximum age.
     pub(super) fn evicted_young(&self) -> u64 {
         self.evicted_young

@@ -1,0 +1,125 @@
+//! A sink leaves a channel that remains: the channel forgets the consumer.
+
+use std::sync::{Arc, Weak};
+
+use crate::{delivery, meters::Meter, outlet::Feed, stop::Stop};
+
+/// Lets the channel of `feed` forget the consumer `sink` once the sink has ended. The error is a text for the operator: the reason why
+/// the channel still has the consumer.
+///
+/// A reload is refused if the sink has not settled everything that the channel has kept. But a batch that was on its way into the channel
+/// at that time may have been kept later, and no other channel has it for the sink. So the consumer stays if the sink ends without that
+/// batch, unless the operator gives up what is not settled (`given_up`).
+pub(super) async fn leave(
+    feed: Weak<Feed>,
+    sink: Arc<str>,
+    mut ended: Stop,
+    given_up: bool,
+) -> Result<(), String> {
+    let unsettled = || {
+        let feed = feed.upgrade();
+        feed.map_or(0, |feed| feed.channel().unsettled_bytes(&sink))
+    };
+    if let Some(feed) = feed.upgrade() {
+        let (token, kept) = delivery::receipt(false, 0, Meter::default());
+        feed.channel().sync(token);
+        drop(feed);
+        // If the sync fails, the batches are counted without it.
+        let _ = kept.await;
+    }
+    let is_late = unsettled() > 0;
+    ended.stopped().await;
+    let bytes = unsettled();
+    if is_late && bytes > 0 && !given_up {
+        return Err(format!(
+            "the consumer {sink} stays in the channel: it has not settled {bytes} bytes, some of which arrived during the reload. Let \
+             {sink} read the channel again, or drop them with `millstream channel forget --running --consumer {sink}` and the name of \
+             the channel"
+        ));
+    }
+    let forgotten = feed.upgrade().map(|feed| feed.channel().forget(&sink));
+    if let Some(forgotten) = forgotten
+        && let Ok(Err(why)) = forgotten.await
+    {
+        return Err(format!("the consumer {sink} stays in the channel: {why}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    };
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{
+        channel::{BoxFuture, Channel, Group},
+        stop::stop,
+    };
+
+    /// A durable channel with one consumer.
+    #[derive(Default)]
+    struct Kept {
+        unsettled: AtomicU64,
+        forgotten: Mutex<Vec<String>>,
+    }
+
+    /// Makes the test's own handle to the channel in a feed.
+    struct Shared(Arc<Kept>);
+
+    impl Channel for Shared {
+        fn put(&self, _: Group) -> BoxFuture<'_, ()> {
+            Box::pin(async {})
+        }
+
+        fn close(&self) {}
+
+        fn unsettled_bytes(&self, _: &str) -> u64 {
+            self.0.unsettled.load(SeqCst)
+        }
+
+        fn forget(&self, consumer: &str) -> oneshot::Receiver<Result<(), String>> {
+            self.0.forgotten.lock().unwrap().push(consumer.to_owned());
+            let (answer, receiver) = oneshot::channel();
+            let _ = answer.send(Ok(()));
+            receiver
+        }
+    }
+
+    /// Lets a sink leave that has not settled `late` bytes at the reload, and `end` bytes when it ends. Returns the result, and whether the
+    /// channel has forgotten it.
+    async fn left(late: u64, end: u64, given_up: bool) -> (Result<(), String>, bool) {
+        let kept = Arc::<Kept>::default();
+        kept.unsettled.store(late, SeqCst);
+        let feed = Feed::new(Arc::new(Shared(kept.clone())));
+        let (stopper, ended) = stop();
+        let leaving = leave(Arc::downgrade(&feed), "s".into(), ended, given_up);
+        let leaving = tokio::spawn(leaving);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(kept.forgotten.lock().unwrap().is_empty(), "before its end");
+        kept.unsettled.store(end, SeqCst);
+        stopper.stop();
+        let result = leaving.await.unwrap();
+        let forgotten = kept.forgotten.lock().unwrap().len() == 1;
+        (result, forgotten)
+    }
+
+    #[tokio::test]
+    async fn a_consumer_stays_if_it_has_not_settled_what_arrived_during_the_reload() {
+        let (result, forgotten) = left(10, 10, false).await;
+        assert!(!forgotten);
+        let why = result.unwrap_err();
+        assert!(why.contains("10 bytes") && why.contains("--consumer s`"), "{why}");
+        // The sink has settled it before its end.
+        assert_eq!(left(10, 0, false).await, (Ok(()), true));
+        // Only records after the reload, which the sink reads elsewhere.
+        assert_eq!(left(0, 10, false).await, (Ok(()), true));
+        assert_eq!(left(10, 10, true).await, (Ok(()), true));
+    }
+}
