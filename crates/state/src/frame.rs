@@ -101,7 +101,9 @@ pub(crate) fn scan(sides: [&[u8]; 2], generation: u64, body_max: usize) -> Scan 
     while at < length {
         let bodies = sides.map(|side| body_at(side, at, generation, body_max));
         let Some(body) = bodies.iter().flatten().next() else {
-            let read = sides.iter().filter_map(|side| length_at(side, at, body_max));
+            let read = sides
+                .iter()
+                .filter_map(|side| length_at(side, at, body_max));
             budget = budget.saturating_sub(read.sum());
             if budget == 0 {
                 break;

@@ -539,9 +539,12 @@ fn records_that_were_kept_without_a_sync_and_cannot_be_read_back_are_reported_as
     assert_eq!(fixture.reporter.conditions().len(), 0);
     let segment = std::path::Path::new("/buffer/0000000001.seg");
     let bytes = disk.metadata(segment).unwrap().len;
-    (0..bytes.min(8 << 10)).step_by(16).skip(256).for_each(|at| {
-        disk.damage(segment, at);
-    });
+    (0..bytes.min(8 << 10))
+        .step_by(16)
+        .skip(256)
+        .for_each(|at| {
+            disk.damage(segment, at);
+        });
     disk.fail(Call::Sync, 1, 5);
     let (token, synced) = delivery::receipt(true, 0, Meter::default());
     opened.channel.sync(token);

@@ -115,7 +115,10 @@ mod tests {
         let (result, forgotten) = left(10, 10, false).await;
         assert!(!forgotten);
         let why = result.unwrap_err();
-        assert!(why.contains("10 bytes") && why.contains("--consumer s`"), "{why}");
+        assert!(
+            why.contains("10 bytes") && why.contains("--consumer s`"),
+            "{why}"
+        );
         // The sink has settled it before its end.
         assert_eq!(left(10, 0, false).await, (Ok(()), true));
         // Only records after the reload, which the sink reads elsewhere.

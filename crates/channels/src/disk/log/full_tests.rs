@@ -265,7 +265,10 @@ fn segments_are_released_although_the_disk_has_no_space_for_another_name() {
         assert_eq!(settle(&mut sink), all(5000..6000));
         log.commit(at(6000)).unwrap();
         let names = names(&disk);
-        let free = names.iter().filter(|name| name.starts_with("free-")).count();
+        let free = names
+            .iter()
+            .filter(|name| name.starts_with("free-"))
+            .count();
         assert!(segments(&disk) - free <= 2, "{names:?}");
     }
 }

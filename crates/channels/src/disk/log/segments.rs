@@ -131,6 +131,9 @@ mod tests {
         assert_eq!((released.len(), released[0].0.number), (1, 1));
         assert_eq!(segments.index_of(4), Some(2));
         segments.put_back(released);
-        assert_eq!((segments.index_of(1), segments.since(1)), (Some(0), Some(Time(2))));
+        assert_eq!(
+            (segments.index_of(1), segments.since(1)),
+            (Some(0), Some(Time(2)))
+        );
     }
 }
