@@ -30,9 +30,11 @@ pub(crate) struct Upstream(Arc<Mutex<State>>);
 struct State {
     /// The id of a durable channel; `None`: memory.
     id: Option<u128>,
-    /// Durable: all batches ever put, at position (1, index + 1). Memory: batches that were not read yet.
-    batches: VecDeque<(Batch, Option<delivery::Token>)>,
+    /// Durable: all groups of batches ever put, each at position (1, index + 1). Memory: groups of one batch that were not read yet.
+    batches: VecDeque<(Vec<Batch>, Option<delivery::Token>)>,
     next: usize,
+    /// The number of batches of the next group that were read.
+    part: usize,
     /// Durable: how many batches are settled.
     settled: usize,
     closed: bool,
@@ -57,7 +59,18 @@ impl Upstream {
 
     /// Puts a batch into the channel. `awaited`: the source of the batch waits for the receipt.
     pub(crate) fn put(&self, batch: Batch, awaited: bool) -> Receipt {
-        let (token, receipt) = delivery::receipt(awaited, batch.count.into(), Meter::default());
+        self.put_all(vec![batch], awaited)
+    }
+
+    /// Puts several batches, which processors have made from one batch, into a durable channel.
+    pub(crate) fn put_parts(&self, batches: Vec<Batch>) {
+        assert!(self.lock().id.is_some());
+        self.put_all(batches, false);
+    }
+
+    fn put_all(&self, batches: Vec<Batch>, awaited: bool) -> Receipt {
+        let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
+        let (token, receipt) = delivery::receipt(awaited, records, Meter::default());
         let mut state = self.lock();
         // A durable channel settles a batch when it keeps it; a channel in memory passes the token to the sink.
         let token = match state.id {
@@ -67,7 +80,7 @@ impl Upstream {
             }
             None => Some(token),
         };
-        state.batches.push_back((batch, token));
+        state.batches.push_back((batches, token));
         wake(state);
         receipt
     }
@@ -114,6 +127,7 @@ impl Reader for Upstream {
         let mut state = self.lock();
         if state.id.is_some() {
             state.next = after.map_or(state.settled, |after| after.seq as usize);
+            state.part = 0;
         }
         Ok(())
     }
@@ -124,20 +138,28 @@ impl Reader for Upstream {
             Some(_) => state
                 .batches
                 .get(state.next)
-                .map(|(batch, _)| (batch.clone(), None)),
+                .map(|(batches, _)| (batches.clone(), None)),
             None => state.batches.pop_front(),
         };
-        let Some((batch, token)) = next else {
+        let Some((mut batches, token)) = next else {
             if state.closed {
                 return Poll::Ready(Ok(None));
             }
             state.waker = Some(context.waker().clone());
             return Poll::Pending;
         };
-        state.next += 1;
-        let seq = state.next as u64;
+        let seq = state.next as u64 + 1;
         let position = state.id.map(|_| Position { epoch: 1, seq });
-        Poll::Ready(Ok(Some(Delivered::new(batch, position, token))))
+        let last = state.part + 1 == batches.len();
+        let batch = batches.swap_remove(state.part);
+        (state.next, state.part) = match last {
+            true => (state.next + 1, 0),
+            false => (state.next, state.part + 1),
+        };
+        Poll::Ready(Ok(Some(Delivered {
+            last,
+            ..Delivered::new(batch, position, token)
+        })))
     }
 
     fn commit(&mut self, position: Position) -> Result<(), Failure> {

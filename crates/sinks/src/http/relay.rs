@@ -42,6 +42,8 @@ pub(super) struct Relay<'a> {
     gathering: Gathering,
     ids: Ids,
     numbers: PartNumbers,
+    /// The newest position, and the number of its records that were encoded. Processors can make several batches from one position.
+    encoded: (Option<Position>, usize),
     /// Complete requests that are not in flight yet.
     waiting: VecDeque<Request>,
     in_flight: JoinSet<Finished>,
@@ -73,6 +75,7 @@ impl<'a> Relay<'a> {
             gathering: sink.gathering(),
             ids: lane.ids()?,
             numbers: PartNumbers::default(),
+            encoded: (None, 0),
             waiting: VecDeque::new(),
             in_flight: JoinSet::new(),
             refused: lane.context.meters.counter("records_refused"),
@@ -94,6 +97,9 @@ impl<'a> Relay<'a> {
             }
             match self.next().await? {
                 Event::Input(Input::Batch(batch, position)) => self.batch(batch, position).await?,
+                // A target with few records must not hold back the checkpoint until its request is full: while there is input, `linger`
+                // is not looked at.
+                Event::Input(Input::Checkpoint) if self.lane.is_durable() => self.flush(None),
                 Event::Input(Input::Checkpoint | Input::End | Input::Tick) => {}
                 Event::Due => self.flush(None),
                 Event::Finished(finished) => self.finished(finished?).await,
@@ -102,10 +108,10 @@ impl<'a> Relay<'a> {
     }
 
     async fn next(&mut self) -> Result<Event, Failure> {
-        let has_room = self.waiting.is_empty()
-            && self.in_flight.len() < self.sink.in_flight
-            && self.lane.in_flight() < REQUESTS_MAX;
-        let flushes = !self.gathering.is_empty() && (has_room || self.lane.has_ended());
+        let can_send = self.waiting.is_empty() && self.in_flight.len() < self.sink.in_flight;
+        let has_room = can_send && self.lane.in_flight() < REQUESTS_MAX;
+        // The oldest unfinished request may still be gathered, so this does not depend on `has_room`.
+        let flushes = !self.gathering.is_empty() && (can_send || self.lane.has_ended());
         Ok(tokio::select! {
             biased;
             Some(finished) = self.in_flight.join_next() => Event::Finished(joined(finished)),
@@ -128,11 +134,14 @@ impl<'a> Relay<'a> {
         // With an `Idempotency-Key` a request must be the same after a restart, so it holds records of one frame (one batch of a
         // durable channel) only.
         let frame = position.filter(|_| self.sink.idempotency_key);
-        let mut first = 0;
+        if position != self.encoded.0 {
+            self.encoded = (position, 0);
+        }
         for part in parts(batch, |bytes, _| bytes <= PART_BYTES_MAX) {
             let place = self.lane.channel_id().zip(position);
+            let first = self.encoded.1;
             self.encoder.encode(&part, place, first, &mut self.output);
-            first += part.count as usize;
+            self.encoded.1 += part.count as usize;
             self.gather(&part, frame);
             let refused = std::mem::take(&mut self.output.rejects);
             self.lane.reject_refused(None, &part, &refused).await;

@@ -502,6 +502,60 @@ fn the_answer_to_bulk_is_read_item_by_item() {
 }
 
 #[test]
+fn documents_of_several_batches_at_one_position_have_different_ids() {
+    let server = Scripted::start(|_| Said::status(200).body(r#"{"errors":false,"items":[]}"#));
+    let upstream = Upstream::durable(0xab);
+    upstream.put_parts(vec![
+        packed("a", "1\n2\n"),
+        packed("b", "3\n"),
+        packed("a", "4\n"),
+    ]);
+    upstream.put(packed("a", "5\n"), false);
+    let more = r#", "framing": "bulk", "add": {}, "bulk": {"index": "logs"}"#;
+    run(&options(&server, more), &upstream);
+    let requests = server.requests();
+    let lines = requests.iter().flat_map(|request| {
+        let text = request.text();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    });
+    let ids: Vec<_> = lines
+        .filter_map(|line| {
+            Some(
+                line.split_once(r#""_id":"000000000000000000000000000000ab."#)?
+                    .1
+                    .to_owned(),
+            )
+        })
+        .collect();
+    let expected = [
+        "1.1.0\"}}",
+        "1.1.1\"}}",
+        "1.1.2\"}}",
+        "1.1.3\"}}",
+        "1.2.0\"}}",
+    ];
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn a_target_with_a_single_record_does_not_stall_a_sink_with_a_backlog() {
+    let server = Scripted::start(|_| Said::status(200));
+    let upstream = Upstream::durable(0xab);
+    upstream.put(packed("rare", "a\n"), false);
+    // More requests than the sink tracks.
+    for _ in 0..40 {
+        upstream.put(packed("busy", &"b\n".repeat(1000)), false);
+    }
+    let port = server.port();
+    let options = format!(
+        r#"{{"url": "http://127.0.0.1:{port}/{{tag}}", "format": "raw", "idempotency_key": false, "batch": {{"records": 2}}, "in_flight": 16}}"#
+    );
+    let rig = run(&options, &upstream);
+    assert_eq!(rig.meter("records_settled"), 40_001);
+    assert_eq!(upstream.settled(), 41);
+}
+
+#[test]
 fn otlp_groups_records_by_resource() {
     let server = Scripted::start(|_| Said::status(200));
     let upstream = Upstream::memory();
