@@ -235,6 +235,13 @@ impl Consumer for Librdkafka {
                 Some(Err(KafkaError::PartitionEOF(number))) => {
                     return Ok(Polled::End(number));
                 }
+                // A subscribed name or pattern has no topic, or a topic must not be read. The other topics are read, and this one as soon as
+                // that changes. The text with its name is the complaint.
+                Some(Err(KafkaError::MessageConsumption(
+                    RDKafkaErrorCode::UnknownTopicOrPartition
+                    | RDKafkaErrorCode::UnknownTopic
+                    | RDKafkaErrorCode::TopicAuthorizationFailed,
+                ))) => {}
                 Some(Err(error)) => {
                     let fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
                     let mut error = told(&error);

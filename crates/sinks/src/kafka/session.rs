@@ -56,7 +56,7 @@ impl From<Failure> for End {
     }
 }
 
-/// Records that cannot be written: (position of the batch, index in it) and the reason.
+/// Records that cannot be written: the position, the index among the records at this position, and the reason.
 type Unfit = BTreeMap<(Option<Position>, usize), String>;
 
 /// State that outlives a session.
@@ -218,6 +218,7 @@ impl Session {
         if own.next().is_none() {
             return;
         }
+        let first = self.first_at(self.batches.len()).unwrap_or(first);
         let reason = |number: usize| unfit.get(&(position, number - first));
         let records = self.outgoing.records.iter();
         let out =
@@ -226,11 +227,20 @@ impl Session {
         self.outgoing.keep(|number| reason(number).is_none());
     }
 
-    /// Returns the position of a record's batch, and the record's index in the batch.
+    /// Returns the position of a record's batch, and the record's index among the records at this position.
     fn place(&self, number: usize) -> Option<(Option<Position>, usize)> {
         let next = self.batches.partition_point(|(first, _)| *first <= number);
-        let (first, position) = self.batches.get(next.checked_sub(1)?)?;
-        Some((*position, number - first))
+        let (_, position) = self.batches.get(next.checked_sub(1)?)?;
+        Some((*position, number - self.first_at(next)?))
+    }
+
+    /// Returns the number of the first record at the position of the batch before the index `next`. Processors can make several batches
+    /// from one position, and all of them are in one transaction.
+    fn first_at(&self, next: usize) -> Option<usize> {
+        let before = self.batches.get(..next)?;
+        let (_, position) = before.last()?;
+        let same = before.iter().rev().take_while(|(_, it)| it == position);
+        same.last().map(|(first, _)| *first)
     }
 
     fn begin_transaction(&mut self) -> Result<(), End> {

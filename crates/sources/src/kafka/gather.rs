@@ -13,6 +13,8 @@ use super::{decode, options::Config, progress::Assigned};
 
 /// Once a [`Piece`] (the batches of one poll, handed over together) has this many bytes, no more records are added to it.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
+/// Memory that a rejected record takes beside its value and the reason.
+const REJECTED_BYTES: usize = 128;
 /// If all records of a piece together have fewer bytes than this, they are copied, so that a few records do not hold a large buffer.
 const COPY_BYTES_MAX: usize = 64 << 10;
 
@@ -67,6 +69,8 @@ pub(super) struct Gather<'a> {
     buffer: Buffer,
     scratch: Vec<u8>,
     pending: Vec<PendingBatch>,
+    /// The memory of the rejected records in `pending`.
+    rejected_bytes: usize,
     received: Time,
 }
 
@@ -82,6 +86,7 @@ impl<'a> Gather<'a> {
             buffer,
             scratch: Vec::new(),
             pending: Vec::new(),
+            rejected_bytes: 0,
             received: Time::now(),
         }
     }
@@ -101,12 +106,13 @@ impl<'a> Gather<'a> {
             Ok(()) => batch.count += 1,
             Err(reason) => {
                 let value = record.value.unwrap_or_default().to_vec();
+                self.rejected_bytes += value.len() + reason.len() + REJECTED_BYTES;
                 batch.rejected.push((value, reason));
             }
         }
         batch.range.end = self.buffer.len();
         batch.next = record.offset + 1;
-        if self.buffer.len() >= PIECE_BYTES {
+        if self.buffer.len() + self.rejected_bytes >= PIECE_BYTES {
             Taken::Enough
         } else {
             Taken::More

@@ -55,6 +55,23 @@ fn bad(value: &[u8]) -> bool {
 }
 
 #[tokio::test]
+async fn a_refused_record_takes_no_record_of_another_batch_at_its_position_with_it() {
+    for named in [true, false] {
+        let mut bench = exact(RAW);
+        bench.broker.refuse(named, bad);
+        let batches = ["!0\na\n", "b\nc\n", "d\n!1\n"].map(|text| rig::packed("tag", text));
+        bench.upstream.put_parts(batches.into());
+        bench.put("e\n");
+        bench.upstream.close();
+        bench.rig.run().await.unwrap();
+        let mut values = bench.broker.values();
+        values.sort();
+        assert_eq!(values, ["a", "b", "c", "d", "e"], "named: {named}");
+        assert_eq!(count(&bench.upstream.rejected()), 2, "named: {named}");
+    }
+}
+
+#[tokio::test]
 async fn a_record_that_brokers_refuse_is_rejected_and_its_neighbours_are_written_once() {
     for durable in [true, false] {
         for named in [true, false] {
