@@ -95,29 +95,29 @@ impl Files {
     }
 
     /// Prepares a file for a write: opens it if needed and checks that it still has its name. If another process has moved it away,
-    /// a new file takes over the name and the pending records. Returns the number of the file to write to.
-    pub(super) fn ready(&mut self, id: u32) -> Result<u32, Failure> {
-        let output = self.outputs.get(id);
+    /// a new file takes over the name and the pending records, and `id` becomes its number, also if it cannot be opened yet.
+    pub(super) fn ready(&mut self, id: &mut u32) -> Result<(), Failure> {
+        let output = self.outputs.get(*id);
         if output.file.is_none() {
-            if self.open(id)? {
-                return Ok(id);
+            if self.open(*id)? {
+                return Ok(());
             }
-        } else if self.now.duration_since(output.checked) < CHECK_EVERY || self.has_its_name(id)? {
+        } else if self.now.duration_since(output.checked) < CHECK_EVERY || self.has_its_name(*id)? {
             self.uses += 1;
-            self.outputs.get_mut(id).used = self.uses;
-            return Ok(id);
+            self.outputs.get_mut(*id).used = self.uses;
+            return Ok(());
         }
-        self.let_go(id)?;
-        let old = self.outputs.get_mut(id);
+        self.let_go(*id)?;
+        let old = self.outputs.get_mut(*id);
         let (path, chain, since) = (old.path.clone(), std::mem::take(&mut old.chain), old.since);
-        let new = self.of(path.as_os_str().as_bytes(), since);
-        self.outputs.get_mut(new).chain = chain;
+        *id = self.of(path.as_os_str().as_bytes(), since);
+        self.outputs.get_mut(*id).chain = chain;
         self.reporter.info(
             "reopened",
             format_args!("{} was moved away; a new file is started", path.display()),
         );
-        match self.open(new)? {
-            true => Ok(new),
+        match self.open(*id)? {
+            true => Ok(()),
             false => Err(Failure::us(format!(
                 "{} is a different file each time it is opened",
                 path.display()

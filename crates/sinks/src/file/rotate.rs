@@ -141,15 +141,15 @@ impl Rotation {
         &mut self,
         files: &mut Files,
         ledger: &mut Ledger,
-        id: u32,
+        mut id: u32,
         time: Time,
     ) -> Result<(), Failure> {
         if files.outputs.get(id).let_go {
             return Ok(());
         }
-        let id = files.ready(id)?;
+        files.ready(&mut id)?;
         let output = files.outputs.get_mut(id);
-        // If another process has moved the file away in the meantime, `ready` has returned a new, empty file, which is not rotated.
+        // If another process has moved the file away in the meantime, `id` is a new, empty file, which is not rotated.
         if output.length == 0 {
             return Ok(());
         }

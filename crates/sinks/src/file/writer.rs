@@ -207,7 +207,7 @@ impl Writer {
         while !self.pending.waiting.is_empty() {
             let first = self.pending.waiting.len().saturating_sub(open_max);
             for waiting in &mut self.pending.waiting[first..] {
-                *waiting = self.files.ready(*waiting)?;
+                self.files.ready(waiting)?;
                 let output = self.files.outputs.get_mut(*waiting);
                 self.ledger.enter(*waiting, output);
             }

@@ -77,6 +77,32 @@ fn after_another_process_renames_a_file_a_new_one_is_started() {
 }
 
 #[test]
+fn records_wait_while_no_new_file_can_be_started_after_a_rename() {
+    for upstream in [Upstream::memory(), Upstream::durable(7)] {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        meanwhile(
+            directory.path(),
+            &options(directory.path(), "a", RAW),
+            &upstream,
+            async {
+                upstream.put(lines("t", "1\n"), false);
+                wait(1100).await;
+                fs::rename(out.join("a"), out.join("a.1")).unwrap();
+                std::os::unix::fs::symlink("missing/x", out.join("a")).unwrap();
+                upstream.put(lines("t", "2\n"), false);
+                // At least two attempts fail.
+                wait(2000).await;
+                fs::remove_file(out.join("a")).unwrap();
+                wait(6000).await;
+            },
+        );
+        assert_eq!(read(directory.path(), "a.1"), "1\n");
+        assert_eq!(read(directory.path(), "a"), "2\n");
+    }
+}
+
+#[test]
 fn uncommitted_records_of_a_removed_file_are_written_again() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
