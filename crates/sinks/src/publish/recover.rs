@@ -15,11 +15,13 @@ use super::{
     store::{Published, Store},
 };
 
-/// Recovers the chain, whose position is then the position to resume from.
+/// Recovers the chain, whose position is then the position to resume from. `settled` is the position up to which the channel has
+/// forgotten the records for this sink.
 pub(super) async fn recover<S: Store>(
     store: &mut S,
     chain: &mut Chain,
     note: &mut Note,
+    settled: Option<Position>,
     reporter: &Reporter,
 ) -> Result<(), Failure> {
     loop {
@@ -34,7 +36,10 @@ pub(super) async fn recover<S: Store>(
                         gone.push(place.path());
                     }
                 }
-                if !gone.is_empty() {
+                // A position is settled after its outputs were published, so another program has removed them since. The note of that is
+                // lost. The channel could not give the records of the other outputs once more.
+                let is_settled = position.is_some() && position <= settled;
+                if !gone.is_empty() && !is_settled {
                     position = newest.before.map(Position::from);
                     for place in &places {
                         store.withdraw(place).await?;

@@ -99,7 +99,8 @@ async fn work<S: Store>(
     } = context;
     let mut note = Note::open(&directory);
     let mut chain = own_chain(settings, &mut store, inlet, &note).await?;
-    recover(&mut store, &mut chain, &mut note, &reporter).await?;
+    let settled = inlet.settled();
+    recover(&mut store, &mut chain, &mut note, settled, &reporter).await?;
     // Records that need no output (rejected, or for other sinks) move the channel's cursor without a manifest, so the cursor may be
     // ahead of the chain.
     if let Some(position) = chain.position {

@@ -387,6 +387,34 @@ fn outputs_that_are_removed_before_they_are_published_are_written_again() {
 }
 
 #[test]
+fn an_output_that_is_removed_after_it_is_settled_takes_no_other_with_it() {
+    let case = FULL;
+    let outputs = |state: &Arc<Mutex<State>>| -> Vec<String> {
+        let state = state.lock().unwrap();
+        let paths = state.files.keys().filter(|path| !path.starts_with('_'));
+        paths.cloned().collect()
+    };
+    let mut number = 0;
+    loop {
+        let (state, channel) = (Arc::<Mutex<State>>::default(), case.channel());
+        let directory = tempfile::tempdir().unwrap();
+        case.run_to_the_end(&state, &channel, directory.path());
+        let mut all = outputs(&state);
+        if number == all.len() {
+            break;
+        }
+        let removed = all.remove(number);
+        state.lock().unwrap().files.remove(&removed);
+        // Without the note, the sink does not know that all outputs of the newest manifest were published.
+        std::fs::remove_file(directory.path().join("published")).unwrap();
+        case.run_to_the_end(&state, &channel, directory.path());
+        assert_eq!(outputs(&state), all, "{removed}");
+        number += 1;
+    }
+    assert!(number > 3);
+}
+
+#[test]
 fn old_manifests_are_removed_and_the_newest_stay() {
     let mut numbers: BTreeMap<u64, ()> = BTreeMap::new();
     let (state, channel) = (Arc::<Mutex<State>>::default(), EVERY_CUT.channel());
