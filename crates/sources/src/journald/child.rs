@@ -7,9 +7,11 @@
 //! queue is full, the child waits.
 
 use std::{
+    collections::VecDeque,
     io::{self, Read},
-    process::{Child, ChildStdout, Command, Stdio},
-    sync::Arc,
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    sync::{Arc, Mutex, PoisonError, mpsc as blocking},
+    time::Duration,
 };
 
 use millstream_pipeline::threads::own_thread;
@@ -24,8 +26,10 @@ use super::{Config, Start};
 const READ_BYTES: usize = 256 << 10;
 /// The length of the queue between the reading thread and the data thread, in pieces.
 const PIECES: usize = 4;
-/// The most bytes of the child's stderr that are reported when it fails.
-const REASON_BYTES: u64 = 2000;
+/// The most bytes of the child's stderr that are reported when it fails: the last ones.
+const REASON_BYTES: usize = 2000;
+/// The time for the end of the child's stderr after the end of its output: programs that the child has started may keep it open.
+const REASON_WAIT: Duration = Duration::from_secs(1);
 
 /// The events of the reading thread.
 #[derive(Debug)]
@@ -45,17 +49,14 @@ pub(super) enum Piece {
 
 /// A running child. Dropping this value kills the child.
 pub(super) struct Journalctl {
-    child: Arc<std::sync::Mutex<Child>>,
+    child: Arc<Mutex<Child>>,
     /// The events of the thread that reads the child's output.
     pub pieces: mpsc::Receiver<Piece>,
 }
 
 impl Drop for Journalctl {
     fn drop(&mut self) {
-        let mut child = self
-            .child
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         // The child may have ended already.
         let _ = child.kill();
         let _ = child.wait();
@@ -123,15 +124,16 @@ pub(super) fn start(
         .stderr(Stdio::piped())
         .spawn()?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let child = Arc::new(std::sync::Mutex::new(child));
+    let child = Arc::new(Mutex::new(child));
     let (sender, pieces) = mpsc::channel(PIECES);
     let running = Journalctl {
         child: child.clone(),
         pieces,
     };
     let entry_max = config.entry_max.as_usize();
+    let reason = stderr.map(Reason::read).transpose()?;
     own_thread("journalctl", async move || {
-        let (Some(stdout), Some(mut stderr)) = (stdout, stderr) else {
+        let (Some(stdout), Some(reason)) = (stdout, reason) else {
             return;
         };
         let end = read_all(stdout, pool, entry_max, &sender).await;
@@ -143,24 +145,16 @@ pub(super) fn start(
         };
         if ended.is_err() {
             // A child whose output is not in the export format might never end.
-            let _ = child
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .kill();
+            let _ = child.lock().unwrap_or_else(PoisonError::into_inner).kill();
         }
-        let mut said = Vec::new();
-        let _ = stderr.by_ref().take(REASON_BYTES).read_to_end(&mut said);
-        let status = child
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .wait();
+        let said = reason.text();
+        let status = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
         let ended = match (ended, status) {
             (Err(why), _) => Err(why),
             (Ok(()), Ok(status)) if status.success() => Ok(()),
             (Ok(()), Ok(status)) => Err(status.to_string()),
             (Ok(()), Err(error)) => Err(error.to_string()),
         };
-        let said = String::from_utf8_lossy(&said).trim().to_owned();
         let ended = ended.map_err(|why| match said.is_empty() {
             true => why,
             false => format!("{why}: {said}"),
@@ -168,6 +162,41 @@ pub(super) fn start(
         let _ = sender.send(Piece::Ended(ended)).await;
     })?;
     Ok(running)
+}
+
+/// The end of the text that the child writes to stderr. A thread reads all of it, because a child whose stderr is full waits forever.
+struct Reason {
+    said: Arc<Mutex<VecDeque<u8>>>,
+    /// Closed at the end of stderr.
+    reading: blocking::Receiver<()>,
+}
+
+impl Reason {
+    fn read(mut stderr: ChildStderr) -> io::Result<Self> {
+        let said = Arc::<Mutex<VecDeque<u8>>>::default();
+        let (at_end, reading) = blocking::channel::<()>();
+        let all = said.clone();
+        own_thread("journalctl err", async move || {
+            let mut piece = [0; 4096];
+            while let Ok(read @ 1..) = stderr.read(&mut piece) {
+                let mut said = all.lock().unwrap_or_else(PoisonError::into_inner);
+                said.extend(&piece[..read]);
+                let extra = said.len().saturating_sub(REASON_BYTES);
+                said.drain(..extra);
+            }
+            drop(at_end);
+        })?;
+        Ok(Self { said, reading })
+    }
+
+    /// Returns the text after the end of the output.
+    fn text(&self) -> String {
+        let _ = self.reading.recv_timeout(REASON_WAIT);
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(said.make_contiguous())
+            .trim()
+            .to_owned()
+    }
 }
 
 /// Reads to the end of the output. Returns false if reading ended earlier: the data thread has stopped, or an entry was too large.

@@ -282,6 +282,28 @@ fn a_child_that_ends_is_restarted_and_the_error_gives_the_reason() {
 }
 
 #[test]
+fn a_child_that_writes_much_to_stderr_is_read_and_the_end_of_that_text_is_reported() {
+    let (mut journal, to) = (Journal::new(), Downstream::memory());
+    journal.numbered(0..3);
+    journal.until_standing(3);
+    let program = journal.root.path().join("noisy");
+    let script = "#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x >&2\njournalctl \"$@\"\necho 'it ends' >&2\nexit 3\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = journal.root.path().join("journal");
+    let options = format!(
+        r#"{{"command": ["{}", "--directory={}"]}}"#,
+        program.display(),
+        directory.display()
+    );
+    let source = try_build(&COMPONENT, &options).unwrap_or_else(|why| panic!("{why:?}"));
+    let running = Running::of(source, &to, &journal.state(), true);
+    let failure = running.ended().unwrap_err();
+    assert!(failure.message.ends_with("it ends"), "{failure}");
+    assert_eq!(messages(&to), numbers(0..3));
+}
+
+#[test]
 fn an_entry_that_is_too_large_is_rejected_and_the_next_ones_arrive() {
     let (mut journal, to) = (Journal::new(), Downstream::durable());
     journal.numbered(0..1);

@@ -116,8 +116,10 @@ async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure
             () = stop.stopped() => break Ok(()),
         };
         if let Err(error) = came {
-            let text = format!("cannot watch a datagram socket: {error}");
-            break Err(Failure::us(text));
+            // For example, the process has too many open files for a moment.
+            let text = format_args!("cannot watch a datagram socket: {error}; retrying");
+            endpoint.context.reporter.warn("socket", text);
+            sleep(PAUSE).await;
         }
         // On a stop, the check of `stop` ends the loop even during a flood.
         while reader.receive_all(fd(socket), |_| stop.is_stopped()).await && !stop.is_stopped() {

@@ -290,7 +290,12 @@ impl Reader {
             Some(_) => Some(self.file.written_at().unwrap_or(last_read)),
             None => rotated
                 .or(self.has_to_be_done().then_some(last_read))
-                .map(|since| since.max(last_read)),
+                // A line without its newline is written and not read yet.
+                .map(|since| {
+                    since
+                        .max(last_read)
+                        .max(self.file.written_at().unwrap_or(since))
+                }),
         };
         let options = &self.context.common.options;
         let until = since.map(|since| since + options.rotate_wait);
@@ -388,6 +393,15 @@ impl Reader {
         if !self.has_to_be_done() || self.context.tracked.state().rotated.is_some() {
             return true;
         }
+        if self
+            .gzip
+            .as_ref()
+            .is_some_and(|gzip| gzip.damage().is_some())
+        {
+            // The records after the damage can only be recovered from the file.
+            self.stays = true;
+            return true;
+        }
         let sent = self.records.position.next();
         if self.records.position.land().await.is_err() {
             self.go_back().await;
@@ -400,7 +414,11 @@ impl Reader {
         let path = self.context.tracked.state().path.clone();
         match self.is_read_under(&path) {
             Ok(true) => {}
-            Ok(false) => return false,
+            Ok(false) => {
+                // The file has grown, or a scan must find its new name.
+                self.wait(Some(Instant::now() + LOOK_EVERY)).await;
+                return false;
+            }
             Err(error) => return self.report_failure(&error).await,
         }
         if let Err(error) = self.context.common.options.when_done.apply(&path) {

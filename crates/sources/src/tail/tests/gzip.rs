@@ -7,7 +7,7 @@ use flate2::{Compression, write::GzEncoder};
 use super::{Place, append, numbers, sorted, text};
 use crate::rig::{Downstream, until};
 
-fn packed(text: &str) -> Vec<u8> {
+pub(super) fn packed(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(text.as_bytes()).unwrap();
     encoder.finish().unwrap()

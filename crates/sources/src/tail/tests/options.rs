@@ -91,6 +91,40 @@ fn files_of_a_spool_directory_are_removed_or_renamed_when_they_are_settled() {
 }
 
 #[test]
+fn a_spool_file_whose_last_line_is_being_written_stays() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    append(&place.log("a"), "x");
+    let more = r#", "when_done": "delete", "rotate_wait": "2s""#;
+    let running = place.start("*", more, &to);
+    for _ in 0..50 {
+        thread::sleep(Duration::from_millis(100));
+        append(&place.log("a"), "x");
+    }
+    append(&place.log("a"), "\n");
+    until("the line", || to.lines() == ["x".repeat(51)]);
+    until("it is gone", || !place.log("a").exists());
+    running.stop();
+}
+
+#[test]
+fn a_damaged_spool_file_stays_and_others_are_read() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    let mut damaged = super::gzip::packed(&text(0..200_000));
+    let middle = damaged.len() / 2;
+    damaged[middle..middle + 64].fill(0x55);
+    fs::write(place.log("a.gz"), damaged).unwrap();
+    let more = r#", "when_done": "delete", "rotate_wait": "50ms""#;
+    let running = place.start("*", more, &to);
+    until("it is read up to the damage", || to.lines().len() > 1000);
+    thread::sleep(Duration::from_millis(500));
+    append(&place.log("b"), "plain\n");
+    until("the plain file is gone", || !place.log("b").exists());
+    assert_eq!(to.lines().last().map(String::as_str), Some("plain"));
+    assert!(place.log("a.gz").exists());
+    running.stop();
+}
+
+#[test]
 fn with_once_a_spool_directory_is_emptied() {
     let (place, to) = (Place::new(), Downstream::durable());
     append(&place.log("a"), &text(0..1000));
