@@ -3,6 +3,8 @@
 //! A record is an event in terms of VRL. If the program changes nothing, the record keeps its bytes. If the program assigns an
 //! array to the root (`.`), each element becomes a record. If the program aborts, the record is dropped.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use millstream_record::{Batch, Time};
 use vrl::{
     compiler::{Context, ExpressionError, Program as Compiled, TimeZone, state::RuntimeState},
@@ -143,14 +145,20 @@ pub(crate) enum Ended {
     Error(String),
 }
 
-/// Runs a program to its end, and returns its result.
+/// Runs a program to its end, and returns its result. A panic of one of the crate's functions is an error of this record.
 pub(crate) fn resolve(
     program: &Compiled,
     record: &mut Record,
     state: &mut RuntimeState,
     timezone: &TimeZone,
 ) -> Result<Value, Ended> {
-    let result = program.resolve(&mut Context::new(record, state, timezone));
+    let run = || program.resolve(&mut Context::new(record, state, timezone));
+    let Ok(result) = catch_unwind(AssertUnwindSafe(run)) else {
+        *state = RuntimeState::default();
+        return Err(Ended::Error(
+            "a function of the program panicked".to_owned(),
+        ));
+    };
     if !state.is_empty() {
         state.clear();
     }

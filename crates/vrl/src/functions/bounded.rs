@@ -306,13 +306,13 @@ fn is_shallow_xml(text: &[u8]) -> bool {
     let mut at = 0;
     while let Some(next) = find(text, at, b"<") {
         let rest = text.get(next..).unwrap_or_default();
-        let end = match rest {
-            [b'<', b'!', b'-', b'-', ..] => b"-->".as_slice(),
-            [b'<', b'!', b'[', ..] => b"]]>",
-            [b'<', b'?', ..] => b"?>",
-            _ => b">",
+        let (close, end) = match rest {
+            [b'<', b'!', b'-', b'-', ..] => (find(text, next + 4, b"-->"), b"-->".as_slice()),
+            [b'<', b'!', b'[', ..] => (find(text, next + 1, b"]]>"), b"]]>".as_slice()),
+            [b'<', b'?', ..] => (find(text, next + 1, b"?>"), b"?>".as_slice()),
+            _ => (tag_end(text, next + 1), b">".as_slice()),
         };
-        let Some(close) = find(text, next + 1, end) else {
+        let Some(close) = close else {
             break;
         };
         match rest {
@@ -329,19 +329,38 @@ fn is_shallow_xml(text: &[u8]) -> bool {
     true
 }
 
+/// The offset of the `>` that ends a tag. One in the value of an attribute does not.
+fn tag_end(text: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        at += memchr::memchr3(b'>', b'"', b'\'', text.get(at..)?)?;
+        let quote = *text.get(at)?;
+        if quote == b'>' {
+            return Some(at);
+        }
+        at += 1;
+        at += memchr::memchr(quote, text.get(at..)?)? + 1;
+    }
+}
+
 fn find(text: &[u8], from: usize, what: &[u8]) -> Option<usize> {
     let found = memchr::memmem::find(text.get(from..)?, what)?;
     Some(from + found)
 }
 
-/// Whether brackets nest at most [`DEPTH_MAX`] deep. Brackets in strings count as well.
+/// Whether brackets nest at most [`DEPTH_MAX`] deep. Brackets in strings, which end at a quote without a backslash, do not count.
 fn is_shallow_hash(text: &[u8]) -> bool {
-    let mut depth = 0_usize;
-    for byte in text {
-        match byte {
-            b'{' | b'[' | b'(' => depth += 1,
-            b'}' | b']' | b')' => depth = depth.saturating_sub(1),
-            _ => {}
+    let (mut depth, mut quote) = (0_usize, None);
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match (quote, byte) {
+            (Some(_), b'\\') => drop(bytes.next()),
+            (Some(open), byte) if open == byte => quote = None,
+            (Some(_), _) => {}
+            (None, b'"' | b'\'') => quote = Some(byte),
+            (None, b'{' | b'[' | b'(') => depth += 1,
+            (None, b'}' | b']' | b')') => depth = depth.saturating_sub(1),
+            (None, _) => {}
         }
         if depth > DEPTH_MAX {
             return false;

@@ -75,6 +75,16 @@ fn texts_that_nest_too_deep_are_errors() {
     assert!(why.contains("nests deeper than 128"), "{why}");
     let why = failure(".x = parse_ruby_hash!(.v)", &b"{\"a\"=>".repeat(100_000));
     assert!(why.contains("nests deeper than 128"), "{why}");
+    // Signs of an end that are none, because they are in a quoted text or a comment.
+    for tag in [&b"<a b=\"/>\">"[..], b"<a b='</a>'>", b"<a><!--></a>-->"] {
+        let text = [tag.repeat(100_000), b"</a>".repeat(100_000)].concat();
+        let why = failure("x = .v; .x = parse_xml!(x)", &text);
+        assert!(why.contains("nests deeper than 128"), "{why}");
+    }
+    for key in [&b"{\"}\"=>"[..], b"{'}'=>", b"{\"\\\"}\"=>"] {
+        let why = failure(".x = parse_ruby_hash!(.v)", &key.repeat(100_000));
+        assert!(why.contains("nests deeper than 128"), "{why}");
+    }
     let why = failure(".x = parse_json!(.v)", &b"[".repeat(100_000));
     assert!(why.contains("recursion limit"), "{why}");
     failure(".x = parse_yaml!(.v)", &b"[".repeat(100_000));
@@ -97,6 +107,17 @@ fn texts_that_nest_too_deep_are_errors() {
         errors[0]
     );
     assert!(Program::compile("x = string!(.v)\n.x = parse_xml!(x)", &Options::default()).is_ok());
+}
+
+#[test]
+fn a_panic_of_a_function_is_an_error_of_the_record() {
+    for (program, text) in [
+        ("x = .v; .x = parse_xml!(x)", &b"<a><!-- c --></a>"[..]),
+        (".x = parse_ruby_hash!(.v)", b"{\"a\"=>nan}"),
+    ] {
+        let why = failure(program, text);
+        assert!(why.contains("panicked"), "{program}: {why}");
+    }
 }
 
 #[test]
