@@ -112,15 +112,15 @@ fn finish<'a>(
     body: &'a [u8],
     left: u32,
 ) -> Result<Frame<'a>, ReadError> {
-    let start = reader.position();
     let options = match left {
         0 => Options::default(),
-        1 => Options::read(reader)?,
+        1 => match reader.value()? {
+            // A longer map is not read: that could take long, and it stays in memory with every batch.
+            option if option.len() > OPTION_BYTES_MAX => return Err(ReadError::Type),
+            option => Options::read(&mut Reader::new(option))?,
+        },
         _ => return Err(ReadError::Type),
     };
-    if reader.position() - start > OPTION_BYTES_MAX {
-        return Err(ReadError::Type);
-    }
     Ok(Frame {
         tag,
         form,
@@ -137,8 +137,10 @@ fn misfit(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> {
     let mut chunk = None;
     for _ in 0..length {
         let element = reader.value()?;
-        chunk = Options::read(&mut Reader::new(element))?.chunk;
+        chunk = match element.len() {
+            ..=OPTION_BYTES_MAX => Options::read(&mut Reader::new(element))?.chunk,
+            _ => None,
+        };
     }
-    let chunk = chunk.filter(|id| id.len() <= OPTION_BYTES_MAX);
     Ok((reader.position(), Value::Misfit(chunk)))
 }

@@ -4,6 +4,9 @@ use millstream_record::{Time, Values};
 
 use crate::msgpack::{ReadError, Reader, is_map};
 
+/// The most values that all records of a frame share. A frame with more is read without them.
+const VALUES_MAX: u32 = 64;
+
 /// Compression of a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compressed {
@@ -109,7 +112,12 @@ impl<'a> Options<'a> {
 
 fn read_values(reader: &mut Reader<'_>) -> Result<Values, ReadError> {
     let mut values = Values::new();
-    for _ in 0..reader.map_len()? {
+    let count = reader.map_len()?;
+    // Each value is looked for among the others.
+    if count > VALUES_MAX {
+        return Err(ReadError::Type);
+    }
+    for _ in 0..count {
         let name = reader.bytes()?;
         let text = reader.bytes()?;
         values.set(
