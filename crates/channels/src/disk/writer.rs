@@ -354,18 +354,8 @@ impl Writer {
         self.waited += began.elapsed();
     }
 
-    /// Settles the tokens of everything that is kept by now.
+    /// Reports what is lost, and settles the tokens of everything that is kept by now.
     fn settle(&mut self) {
-        let kept = self.log.kept().seq;
-        // The tokens are not sorted by seq, because a repeat may wait for an earlier frame than the group before it.
-        for _ in 0..self.waiting.len() {
-            if let Some((seq, token)) = self.waiting.pop_front() {
-                match seq <= kept {
-                    true => token.settle(),
-                    false => self.waiting.push_back((seq, token)),
-                }
-            }
-        }
         for (first, last) in self.log.drain_lost() {
             self.missing.add(Missing::Middle, first.before(), last);
             self.reporter.error(
@@ -375,6 +365,16 @@ impl Writer {
                      not be read back"
                 ),
             );
+        }
+        let kept = self.log.kept().seq;
+        // The tokens are not sorted by seq, because a repeat may wait for an earlier frame than the group before it.
+        for _ in 0..self.waiting.len() {
+            if let Some((seq, token)) = self.waiting.pop_front() {
+                match seq <= kept {
+                    true => token.settle(),
+                    false => self.waiting.push_back((seq, token)),
+                }
+            }
         }
     }
 

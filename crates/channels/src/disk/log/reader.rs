@@ -173,7 +173,8 @@ impl Reader {
         }
     }
 
-    /// Hands out a batch, or the gap in front of it. `None` if the batch was skipped or is empty.
+    /// Hands out a batch, or the gap in front of it. `None` if the batch was skipped. An empty batch (all its records were filtered) is
+    /// handed out too, because the consumer settles its position.
     fn hand_out(&mut self, position: Position, batch: Batch) -> Option<Item> {
         if self.may_skip && self.is_skipped(position) {
             return None;
@@ -193,7 +194,7 @@ impl Reader {
             return None;
         }
         self.position = position;
-        (!batch.is_empty()).then_some(Item::Batch(position, batch))
+        Some(Item::Batch(position, batch))
     }
 
     /// Whether the writer has skipped this position; if so, continues after everything that was skipped.

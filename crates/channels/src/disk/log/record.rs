@@ -48,6 +48,9 @@ const RECORDS: &str = "channel-records";
 
 /// The path of the record file of the channel in `directory`.
 pub(super) fn record_path(directory: &Path) -> PathBuf {
+    // The name and the parent of a relative path such as `.` are not those of the directory.
+    let absolute = std::path::absolute(directory);
+    let directory = absolute.as_deref().unwrap_or(directory);
     let name = directory.file_name().unwrap_or_default();
     let records = match directory.parent() {
         Some(parent) if parent.ends_with(CHANNELS) => parent.with_file_name(RECORDS),
