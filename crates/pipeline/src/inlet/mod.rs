@@ -324,8 +324,15 @@ impl Inlet {
 
     /// Whether a checkpoint is due although more batches are ready.
     fn is_due(&self) -> bool {
-        let has_much = self.next_bytes >= CHECKPOINT_BYTES;
-        !self.is_within && (has_much || (self.next_bytes > 0 && self.reader.hurry()))
+        if self.is_within || self.next_bytes == 0 {
+            return false;
+        }
+        let is_old = || {
+            self.due
+                .as_ref()
+                .is_some_and(|due| due.deadline() <= Instant::now())
+        };
+        self.next_bytes >= CHECKPOINT_BYTES || self.reader.hurry() || is_old()
     }
 
     fn checkpoint(&mut self) -> Option<Item> {
