@@ -19,6 +19,7 @@ fn outside(names: &[&str]) -> Peer {
     Peer {
         address: "10.0.0.7:1".parse().unwrap(),
         certificate: (!names.is_empty()).then(|| Arc::new(names.into())),
+        handling: Default::default(),
     }
 }
 
@@ -26,6 +27,7 @@ fn here() -> Peer {
     Peer {
         address: "[::ffff:127.0.0.1]:1".parse().unwrap(),
         certificate: None,
+        handling: Default::default(),
     }
 }
 

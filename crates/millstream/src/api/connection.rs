@@ -15,7 +15,7 @@ use std::{
 };
 
 use axum::{extract::connect_info::Connected, serve::IncomingStream};
-use millstream_net::{Timed, Times, interface_connections};
+use millstream_net::{Handling, Timed, Times, interface_connections};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpListener,
@@ -104,6 +104,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The names in its certificate; `None` without TLS.
     pub certificate: Option<Names>,
+    /// Suspends the deadline of the connection while a request is being handled.
+    pub handling: Handling,
 }
 
 impl Peer {
@@ -124,6 +126,7 @@ impl Connected<IncomingStream<'_, Listener>> for Peer {
         Self {
             address: *stream.remote_addr(),
             certificate: stream.io().names.clone(),
+            handling: stream.io().stream.handling(),
         }
     }
 }

@@ -244,18 +244,29 @@ async fn admit(
         Ok(caller) if matches!(head.method, Method::GET | Method::HEAD) => {
             let mut request = Request::from_parts(head, body);
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            peer.handling.set(true);
+            let answer = next.run(request).await;
+            peer.handling.set(false);
+            answer
         }
         Ok(caller) => {
             let (method, target) = (head.method.clone(), head.uri.to_string());
             let mut request = Request::from_parts(head, body);
             request.extensions_mut().insert(caller.clone());
-            let answer = next.run(request).await;
-            let said = answer.extensions().get::<Said>();
-            let said = said.map_or("", |said| &said.0);
-            let change = (&method, &*target);
-            audit::changed(&shown.reporter, &caller, change, answer.status(), said);
-            answer
+            peer.handling.set(true);
+            // A task, because a client that closes its connection ends this function, and the change may be made all the same.
+            let reporter = shown.reporter.clone();
+            let changing = tokio::spawn(async move {
+                let answer = next.run(request).await;
+                let said = answer.extensions().get::<Said>();
+                let said = said.map_or("", |said| &said.0);
+                let change = (&method, &*target);
+                audit::changed(&reporter, &caller, change, answer.status(), said);
+                answer
+            });
+            let answer = changing.await;
+            peer.handling.set(false);
+            answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
         }
     }
 }

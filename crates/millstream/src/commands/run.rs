@@ -226,25 +226,34 @@ impl Run {
             self.drain.as_secs()
         );
         running.stop();
-        (self.drain(running, events).await, Some(asked))
+        let (ended, again) = self.drain(running, events).await;
+        // A stop during the drain of an upgrade ends the process.
+        (
+            ended,
+            again.filter(|again| *again == Asked::Stop).or(Some(asked)),
+        )
     }
 
-    /// Waits until all nodes have ended after the stop, and returns their failures. Returns `None` if a second signal arrives, or if the
-    /// drain deadline passes and some accepted records are not in disk channels.
-    async fn drain(&self, running: &mut Running, events: &mut Events) -> Option<Vec<Failure>> {
+    /// Waits until all nodes have ended after the stop, and returns their failures. Returns no failures and the second request if a second
+    /// signal arrives, and neither if the drain deadline passes and some accepted records are not in disk channels.
+    async fn drain(
+        &self,
+        running: &mut Running,
+        events: &mut Events,
+    ) -> (Option<Vec<Failure>>, Option<Asked>) {
         let close = CLOSE.min(self.drain / 4);
         tokio::select! {
-            failures = running.ended() => return Some(failures),
+            failures = running.ended() => return (Some(failures), None),
             () = tokio::time::sleep(self.drain - close) => {}
-            _ = events.ask_to_end(true) => return None,
+            again = events.ask_to_end(true) => return (None, Some(again)),
         }
         running.give_up_waiting();
         tokio::select! {
-            failures = running.ended() => return Some(failures),
+            failures = running.ended() => return (Some(failures), None),
             () = tokio::time::sleep(close) => {}
-            _ = events.ask_to_end(true) => return None,
+            again = events.ask_to_end(true) => return (None, Some(again)),
         }
-        running.is_all_kept().await.then(Vec::new)
+        (running.is_all_kept().await.then(Vec::new), None)
     }
 }
 
@@ -283,7 +292,7 @@ struct Events {
 }
 
 /// The request of an operator that ends the run.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Stop,
     /// Replace this program by the one that is now in its file.

@@ -355,6 +355,14 @@ fn missing_channel_data_is_reported_at_each_start_until_the_operator_accepts_it(
     assert_eq!(complaints(here), 0);
 
     fs::remove_file(&segments[1]).unwrap();
+    for (place, path) in [("data/channels", "buffer"), ("data/channels/buffer", ".")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_millstream"))
+            .args(["channel", "verify", path])
+            .current_dir(here.join(place))
+            .output()
+            .unwrap();
+        assert!(text(output, 1).contains("MISSING: "), "{path}");
+    }
     let said = text(channel(here, &["verify"]), 1);
     assert!(
         said.contains("MISSING: ") && said.contains("were between frames"),

@@ -3,7 +3,8 @@
 use std::{
     fs::{self, File},
     io::{BufWriter, Write},
-    path::PathBuf,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
 };
 
 use clap::Args;
@@ -138,7 +139,8 @@ impl Skip {
         )))
     }
 
-    /// Writes and syncs the records between the cursor and `to`; returns their number and the last position.
+    /// Writes and syncs the records between the cursor and `to`; returns their number and the last position. After an error, the file does
+    /// not exist.
     fn save(
         &self,
         directory: &Directory,
@@ -147,7 +149,32 @@ impl Skip {
     ) -> Result<(u64, Position), Trouble> {
         let place = self.output.display();
         let fail = |error: std::io::Error| Trouble(format!("cannot write {place}: {error}"));
-        let file = File::create_new(&self.output).map_err(fail)?;
+        let mut options = File::options();
+        // Like the files of the channel, it can be read only by its owner.
+        let file = options.write(true).create_new(true).mode(0o600);
+        let file = file.open(&self.output).map_err(fail)?;
+        let saved = self.write(file, directory, cursor, to).and_then(|saved| {
+            let parent = self.output.parent().filter(|it| !it.as_os_str().is_empty());
+            let parent = File::open(parent.unwrap_or(Path::new(".")));
+            parent.and_then(|parent| parent.sync_all()).map_err(fail)?;
+            Ok(saved)
+        });
+        if saved.is_err() {
+            // The first error is the one to report.
+            let _ = fs::remove_file(&self.output);
+        }
+        saved
+    }
+
+    fn write(
+        &self,
+        file: File,
+        directory: &Directory,
+        cursor: Position,
+        to: Position,
+    ) -> Result<(u64, Position), Trouble> {
+        let place = self.output.display();
+        let fail = |error: std::io::Error| Trouble(format!("cannot write {place}: {error}"));
         let mut records = Records::new(BufWriter::new(file), self.format)?;
         let mut last = cursor;
         for seen in directory.read(cursor) {
