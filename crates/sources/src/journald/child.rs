@@ -174,7 +174,7 @@ struct Reason {
 impl Reason {
     fn read(mut stderr: ChildStderr) -> io::Result<Self> {
         let said = Arc::<Mutex<VecDeque<u8>>>::default();
-        let (at_end, reading) = blocking::channel::<()>();
+        let (at_end, reading) = blocking::sync_channel::<()>(0);
         let all = said.clone();
         own_thread("journalctl err", async move || {
             let mut piece = [0; 4096];
