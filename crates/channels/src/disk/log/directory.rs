@@ -12,7 +12,7 @@ use millstream_sys::disk::{Disk, File, Open};
 use super::{
     ChannelId, Error,
     seal::{self, FORMAT_VERSION, SEAL_BYTES, Sealed},
-    segment::number_in,
+    segment::{Segment, number_in},
 };
 
 const MAGIC: &[u8; 8] = b"MILLCHN\0";
@@ -44,9 +44,23 @@ impl LogDirectory {
         space.map_or(u64::MAX, |space| space.free)
     }
 
+    /// Fails with [`Error::Gone`] unless the segment that is written (the file `lock` if there is none) is still in the directory.
+    pub(super) fn check(&self, newest: Option<&Segment>) -> Result<(), Error> {
+        let is_there = match newest {
+            Some(segment) => self.holds(&segment.path, &*segment.file),
+            None => self.holds(&self.join("lock"), &*self.lock),
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(Error::Gone {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
     /// Whether `path` is still the name of the open `file`. Also returns `true` on an error other than a missing name, because the next
     /// write reports a failing disk.
-    pub(super) fn holds(&self, path: &Path, file: &dyn File) -> bool {
+    fn holds(&self, path: &Path, file: &dyn File) -> bool {
         match (self.disk.metadata(path), file.metadata()) {
             (Ok(named), Ok(open)) => (named.device, named.inode) == (open.device, open.inode),
             (Err(error), _) => error.kind() != io::ErrorKind::NotFound,

@@ -196,7 +196,8 @@ impl Log {
     /// Syncs everything that is kept now, even if the option `sync` does not require it.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.health.check()?;
-        let done = self.write_and_sync();
+        let written = self.write_staged();
+        let done = self.sync_written(written);
         self.health.stop_on(done)
     }
 
@@ -218,15 +219,9 @@ impl Log {
         Some(Time(since.0.saturating_add(nanos)))
     }
 
-    /// Writes and syncs everything that is staged. After a failed sync the affected frames are staged again; a second failure is an
-    /// error.
-    fn write_and_sync(&mut self) -> Result<(), Error> {
-        let written = self.write_staged();
-        self.sync_written(written)
-    }
-
     /// Syncs and publishes everything that is written, also if `written`, the result of writing what was staged, is a temporary error:
-    /// what is written can be settled, and only this frees space. Returns that error.
+    /// what is written can be settled, and only this frees space. Returns that error. After a failed sync the affected frames are staged
+    /// again; a second failure is an error.
     fn sync_written(&mut self, mut written: Result<(), Error>) -> Result<(), Error> {
         while self.is_unsynced() {
             // Without an open segment, the frames that are not synced are staged again (see `repair`).
@@ -596,20 +591,7 @@ impl Log {
     /// Checks that the file that is being written is still in the directory, where a start would find it. Fails with [`Error::Gone`] if it
     /// was removed or replaced.
     pub fn check_place(&self) -> Result<(), Error> {
-        let is_there = match self.writer.open() {
-            Some(open) => self
-                .directory
-                .holds(&open.segment.path, &*open.segment.file),
-            None => {
-                let path = self.directory.join("lock");
-                self.directory.holds(&path, &*self.directory.lock)
-            }
-        };
-        match is_there {
-            true => Ok(()),
-            false => Err(Error::Gone {
-                path: self.directory.path.clone(),
-            }),
-        }
+        let open = self.writer.open().map(|open| &*open.segment);
+        self.directory.check(open)
     }
 }

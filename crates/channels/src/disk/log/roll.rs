@@ -222,7 +222,7 @@ impl Log {
         while let Some((segment, since)) = released.pop_front() {
             if let Err(error) = self.release(&segment) {
                 let error = Error::disk("releasing a segment", &segment.path, error);
-                // The next call tries again.
+                // The next call retries.
                 released.push_front((segment, since));
                 let mut published = self.index.lock();
                 published.segments.put_back(released);
