@@ -8,8 +8,8 @@ use crate::{delivery, meters::Meter, outlet::Feed, stop::Stop};
 /// the channel still has the consumer.
 ///
 /// A reload is refused if the sink has not settled everything that the channel has kept. But a batch that was on its way into the channel
-/// at that time may have been kept later, and no other channel has it for the sink. So the consumer stays if the sink ends without that
-/// batch, unless the operator gives up what is not settled (`given_up`).
+/// at that time may have been kept later, and no other channel has it for the sink. Therefore, the consumer stays if the sink ends before
+/// it has settled that batch. With `given_up` (`reload --forget`), the channel forgets the consumer in any case.
 pub(super) async fn leave(
     feed: Weak<Feed>,
     sink: Arc<str>,
@@ -20,17 +20,18 @@ pub(super) async fn leave(
         let feed = feed.upgrade();
         feed.map_or(0, |feed| feed.channel().unsettled_bytes(&sink))
     };
-    if let Some(feed) = feed.upgrade() {
+    // A consumer that is given up may be the reason why the channel is full, and a full channel does not sync what waits for space.
+    if !given_up && let Some(feed) = feed.upgrade() {
         let (token, kept) = delivery::receipt(false, 0, Meter::default());
         feed.channel().sync(token);
         drop(feed);
         // If the sync fails, the batches are counted without it.
         let _ = kept.await;
     }
-    let is_late = unsettled() > 0;
+    let is_late = !given_up && unsettled() > 0;
     ended.stopped().await;
     let bytes = unsettled();
-    if is_late && bytes > 0 && !given_up {
+    if is_late && bytes > 0 {
         return Err(format!(
             "the consumer {sink} stays in the channel: it has not settled {bytes} bytes, some of which arrived during the reload. Let \
              {sink} read the channel again, or drop them with `millstream channel forget --running --consumer {sink}` and the name of \
@@ -50,7 +51,7 @@ pub(super) async fn leave(
 mod tests {
     use std::sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     };
 
     use tokio::sync::oneshot;
@@ -65,6 +66,9 @@ mod tests {
     #[derive(Default)]
     struct Kept {
         unsettled: AtomicU64,
+        is_full: AtomicBool,
+        /// The tokens that wait for space.
+        waiting: Mutex<Vec<delivery::Token>>,
         forgotten: Mutex<Vec<String>>,
     }
 
@@ -77,6 +81,13 @@ mod tests {
         }
 
         fn close(&self) {}
+
+        fn sync(&self, token: delivery::Token) {
+            match self.0.is_full.load(SeqCst) {
+                true => self.0.waiting.lock().unwrap().push(token),
+                false => token.settle(),
+            }
+        }
 
         fn unsettled_bytes(&self, _: &str) -> u64 {
             self.0.unsettled.load(SeqCst)
@@ -95,6 +106,8 @@ mod tests {
     async fn left(late: u64, end: u64, given_up: bool) -> (Result<(), String>, bool) {
         let kept = Arc::<Kept>::default();
         kept.unsettled.store(late, SeqCst);
+        // Without the records that are given up, the channel has no space.
+        kept.is_full.store(given_up, SeqCst);
         let feed = Feed::new(Arc::new(Shared(kept.clone())));
         let (stopper, ended) = stop();
         let leaving = leave(Arc::downgrade(&feed), "s".into(), ended, given_up);

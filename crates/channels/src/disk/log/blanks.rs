@@ -259,7 +259,7 @@ impl Blanks {
         }
         let path = self.next_path(directory);
         match directory.disk.rename(&segment.path, &path) {
-            // A full disk may have no space for another name. To remove the file takes none.
+            // A full disk may have no space for another name. Removing the file needs none.
             Err(error) if is_no_room(&error) => return directory.disk.remove(&segment.path),
             renamed => renamed?,
         }

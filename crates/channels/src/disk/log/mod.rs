@@ -159,8 +159,8 @@ impl Log {
         Ok(self.staging.last_seq())
     }
 
-    /// Keeps everything that is staged, and releases the segments that every consumer has settled. After [`Error::NoRoom`] and [`Error::Full`] the frames that are not kept yet stay staged; call this
-    /// again later. After any other error the log has stopped.
+    /// Keeps everything that is staged, and releases the segments that every consumer has settled. After [`Error::NoRoom`] and
+    /// [`Error::Full`] the frames that are not kept yet stay staged; call this again later. After any other error the log has stopped.
     pub fn commit(&mut self, now: Time) -> Result<(), Error> {
         self.health.check()?;
         let done = self.try_commit(now);
