@@ -149,9 +149,12 @@ impl Task for Editing {
                 out.append(MAIN, None, apply)?;
             }
             (Some(edit), Some(retag)) => retag.send_changed(edit, batch, rejects, out),
-            (None, Some(retag)) => retag.send(batch, out, |out, head, range, count| {
-                out.keep_as(MAIN, head, range, count);
-            }),
+            (None, Some(retag)) => {
+                let originals = records(batch).map(|(range, _)| &batch.body[range]);
+                retag.send(batch, originals, out, |out, head, range, count| {
+                    out.keep_as(MAIN, head, range, count);
+                });
+            }
             (None, None) => out.pass(MAIN),
         }
         for reject in self.rejects.drain(..) {
@@ -179,7 +182,11 @@ impl Retag {
             origins: Vec::new(),
             ..batch.clone()
         };
-        self.send(&changed, out, |out, head, range, count| {
+        let mut refused = rejects.iter().map(|reject| reject.range.start).peekable();
+        let originals = records(batch)
+            .filter(|(range, _)| refused.next_if_eq(&range.start).is_none())
+            .map(|(range, _)| &batch.body[range]);
+        self.send(&changed, originals, out, |out, head, range, count| {
             let entries = &changed.body[range];
             let _ = out.append(MAIN, Some(head), |buffer| {
                 buffer.extend_from_slice(entries);
@@ -194,10 +201,12 @@ impl Retag {
     }
 
     /// Renders the new tags of the records of a batch. Calls `send` with each new head, and with the range and the number of the
-    /// records that get this head.
-    fn send(
+    /// records that get this head. A record whose tag cannot be used is rejected as it came: `originals` has the bytes of each record
+    /// before the changes.
+    fn send<'a>(
         &mut self,
         batch: &Batch,
+        mut originals: impl Iterator<Item = &'a [u8]>,
         out: &mut Out<'_>,
         mut send: impl FnMut(&mut Out<'_>, &Head, Range<usize>, u32),
     ) {
@@ -207,20 +216,23 @@ impl Retag {
             let rendered = self.renderer.render_batch(batch, &mut self.text);
             match self.turn_to(batch, rendered) {
                 Ok(head) => send(out, head, 0..batch.len(), batch.count),
-                Err(why) => {
-                    for (range, _) in records(batch) {
-                        out.reject(&batch.body[range], &why);
-                    }
-                }
+                Err(why) => originals.for_each(|record| out.reject(record, &why)),
             }
             return;
         }
-        for (range, timed) in records(batch) {
+        // The number of records that were taken from `originals`.
+        let mut taken = 0;
+        for (at, (range, timed)) in records(batch).enumerate() {
             self.text.clear();
             let rendered = self.renderer.render(batch.into(), timed, &mut self.text);
             match self.turn_to(batch, rendered) {
                 Ok(head) => send(out, head, range, 1),
-                Err(why) => out.reject(&batch.body[range], &why),
+                Err(why) => {
+                    if let Some(record) = originals.nth(at - taken) {
+                        out.reject(record, &why);
+                    }
+                    taken = at + 1;
+                }
             }
         }
     }

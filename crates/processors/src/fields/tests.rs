@@ -1,6 +1,8 @@
 //! Changed records and new tags. The tests of the individual changes are in `wire::edit`.
 
-use crate::rig::{Rig, entries, lines, problems};
+use millstream_pipeline::reject::Rejected;
+
+use crate::rig::{Made, Rig, entries, lines, problems};
 
 use super::*;
 
@@ -45,6 +47,34 @@ fn the_tag_can_depend_on_the_changed_record_and_on_the_batch() {
     let mut rig = Rig::new(&COMPONENT, r#"{"tag": "{.message}"}"#);
     let made = rig.run(&lines("t", "a\n\n"));
     assert_eq!((made.counts.sent, made.counts.rejected), (1, 1));
+}
+
+/// The original bytes of the rejected records.
+fn rejected(made: &Made) -> Vec<&[u8]> {
+    let batch = made.rejected.as_ref().unwrap();
+    records(batch)
+        .map(|(range, _)| Rejected::read(&batch.body[range]).unwrap().message)
+        .collect()
+}
+
+#[test]
+fn a_record_without_a_usable_tag_is_rejected_as_it_came() {
+    let options = r#"{"set": {".copy": "{.user}"}, "tag": "x.{.tenant}"}"#;
+    let mut rig = Rig::new(&COMPONENT, options);
+    let [untagged, unchanged, sent, last]: [&[u8]; 4] = [
+        b"\x92\x01\x81\xa4user\xa1u",
+        b"\x92\x02\x81\xa6tenant\xa1t",
+        b"\x92\x03\x82\xa4user\xa1v\xa6tenant\xa1t",
+        b"\x92\x04\x81\xa4user\xa1w",
+    ];
+    let made = rig.run(&entries([untagged, unchanged, sent, last].concat(), 4));
+    assert_eq!(made.lines(""), [r#"{"user":"v","tenant":"t","copy":"v"}"#]);
+    // The records that could not be changed come last.
+    assert_eq!(rejected(&made), [untagged, last, unchanged]);
+    // If the tag depends on the batch alone, all of its records are rejected.
+    let options = r#"{"set": {".copy": "{.message}"}, "tag": "x.{host}"}"#;
+    let made = Rig::new(&COMPONENT, options).run(&lines("t", "a\nb\n"));
+    assert_eq!(rejected(&made), [b"a\n", b"b\n"]);
 }
 
 #[test]
