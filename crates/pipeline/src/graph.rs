@@ -6,6 +6,8 @@
 //! The graph itself holds only weak references, so that a source that ends still closes the channels that it sends to.
 
 mod operate;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::HashMap,
@@ -23,7 +25,7 @@ use crate::{
     meters::Meters,
     outlet::{Edge, Feed, Link, Outlet, WeakOutlet, Wires},
     plan::{ChainNode, ChainPlan, Plan, Route, RunSettings, Target},
-    rejected::{self, Counts, RejectedStore},
+    rejected::{self, Counts, NodeFiles, RejectedStore},
     rejection_log::RejectionLog,
     report::Reporter,
 };
@@ -42,8 +44,11 @@ pub(crate) struct Graph {
     channels: Vec<Consumer>,
     sinks: Vec<Consumer>,
     ports: HashMap<Port, WeakOutlet>,
-    /// The files of rejected records, by the node that rejects them, for nodes whose `NAME.rejected` no other node takes.
-    stores: HashMap<Arc<str>, (Arc<Feed>, rejected::Aside)>,
+    /// The channels for rejected records, by the node that rejects them, for nodes whose `NAME.rejected` no other node takes.
+    stores: HashMap<Arc<str>, Arc<Feed>>,
+    /// The files of these channels. Batches may still pass through the chains of a node that has left, so its files stay until nothing
+    /// else refers to them.
+    files: HashMap<Arc<str>, NodeFiles>,
     reporters: HashMap<Arc<str>, Reporter>,
 }
 
@@ -253,6 +258,7 @@ impl Graph {
             sinks: Vec::new(),
             ports: HashMap::new(),
             stores: HashMap::new(),
+            files: HashMap::new(),
             reporters: HashMap::new(),
         }
     }
@@ -414,7 +420,7 @@ impl Graph {
         if edges.is_empty() {
             let directory = rejected::directory(&self.data_dir);
             to = format!("and kept in {}/{node}.*", directory.display());
-            edges.push(Edge::to(self.store(node, directory)));
+            edges.push(Edge::to(self.store(node)));
         }
         Wires {
             edges,
@@ -422,8 +428,14 @@ impl Graph {
         }
     }
 
-    fn store(&mut self, node: &Arc<str>, directory: PathBuf) -> Arc<Feed> {
-        if let Some((store, _)) = self.stores.get(node) {
+    /// The files of the records that a node rejects.
+    fn files_of(&mut self, node: &Arc<str>) -> NodeFiles {
+        let new = || NodeFiles::new(rejected::directory(&self.data_dir), node, &self.rejected);
+        self.files.entry(node.clone()).or_insert_with(new).clone()
+    }
+
+    fn store(&mut self, node: &Arc<str>) -> Arc<Feed> {
+        if let Some(store) = self.stores.get(node) {
             return store.clone();
         }
         let meters = self.meters.of(node);
@@ -432,9 +444,10 @@ impl Graph {
             dropped: meters.counter("bytes_rejected_dropped"),
         };
         let reporter = self.reporter(node);
-        let (store, files) = RejectedStore::open(directory, node, self.rejected, reporter, counts);
+        let files = self.files_of(node);
+        let store = RejectedStore::open(files, node, &self.rejected, reporter, counts);
         let store = Feed::new(store);
-        self.stores.insert(node.clone(), (store.clone(), files));
+        self.stores.insert(node.clone(), store.clone());
         store
     }
 
@@ -457,6 +470,7 @@ impl Graph {
     pub(crate) fn forget(&mut self, node: &Arc<str>) {
         self.ports.retain(|port, _| port.node != *node);
         self.stores.remove(node);
+        self.files.retain(|_, files| files.is_shared());
         self.reporters.remove(node);
         self.meters.forget(node);
     }

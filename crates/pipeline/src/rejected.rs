@@ -17,21 +17,21 @@
 //!
 //! - `shares.rs`: the limits, in bytes.
 //! - `streams.rs`: the files on the disk.
+//! - `node_files.rs`: [`NodeFiles`] shares them among the stores and replays of a node.
 //! - `file.rs`: [`RejectedFile`] reads such a file, also while another process writes to it.
 
 use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc,
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use millstream_config::{RejectedLimits, Size, WhenRejectedFull};
 use millstream_record::Batch;
-use millstream_sys::disk::{Disk, HostDisk};
 
 use crate::{
     channel::{BoxFuture, Channel, Group},
@@ -40,15 +40,15 @@ use crate::{
     report::Reporter,
 };
 
-mod aside;
 mod file;
+mod node_files;
 mod shares;
 mod streams;
 #[cfg(test)]
 mod tests;
 
-pub use aside::Aside;
 pub use file::RejectedFile;
+pub use node_files::NodeFiles;
 use shares::{Shares, Usage};
 use streams::Streams;
 
@@ -69,14 +69,11 @@ pub fn directory(data_dir: &Path) -> PathBuf {
 pub struct RejectedStore(Arc<Store>);
 
 struct Store {
-    directory: PathBuf,
-    streams: Mutex<Streams>,
+    files: NodeFiles,
     shares: Shares,
     full: WhenRejectedFull,
     /// Groups that wait for space.
     waiting: AtomicUsize,
-    /// Whether a replay of these files runs.
-    is_replayed: AtomicBool,
     /// Raised while a share is nearly full.
     nearly_full: Condition,
     reporter: Reporter,
@@ -105,40 +102,32 @@ impl From<io::Error> for Refused {
 }
 
 impl RejectedStore {
-    /// Opens the store of one node, in the directory that all stores share. Also returns the handle through which a replay renames
-    /// and removes the files.
+    /// Opens a store that keeps the records of `node` in `files`.
     pub fn open(
-        directory: PathBuf,
+        files: NodeFiles,
         node: &str,
-        limits: RejectedLimits,
+        limits: &RejectedLimits,
         reporter: Reporter,
         counts: Counts,
-    ) -> (Arc<dyn Channel>, Aside) {
-        let disk = Arc::new(HostDisk);
-        let store = Store::new(disk, directory, node, limits, reporter, counts);
-        let store = Arc::new(store);
-        (Arc::new(Self(store.clone())), Aside(store))
+    ) -> Arc<dyn Channel> {
+        let store = Store::new(files, node, limits, reporter, counts);
+        Arc::new(Self(Arc::new(store)))
     }
 }
 
 impl Store {
     fn new(
-        disk: Arc<dyn Disk>,
-        directory: PathBuf,
+        files: NodeFiles,
         node: &str,
-        limits: RejectedLimits,
+        limits: &RejectedLimits,
         reporter: Reporter,
         counts: Counts,
     ) -> Self {
-        let rotate_bytes = (limits.full == WhenRejectedFull::DropOldest)
-            .then(|| limits.peer_max.as_bytes() / PIECES);
         Self {
-            streams: Mutex::new(Streams::new(disk, directory.clone(), node, rotate_bytes)),
-            directory,
+            files,
             full: limits.full,
-            shares: Shares::new(node, &limits),
+            shares: Shares::new(node, limits),
             waiting: AtomicUsize::new(0),
-            is_replayed: AtomicBool::new(false),
             nearly_full: reporter.condition("rejected-room"),
             reporter,
             counts,
@@ -147,7 +136,7 @@ impl Store {
 
     /// Keeps all batches or none.
     fn keep(&self, batches: &[Batch]) -> Result<(), Refused> {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.files.lock();
         streams.create_directory()?;
         let mut usage = streams.usage()?;
         let mut by_share: Vec<(String, Vec<&[u8]>)> = Vec::new();
@@ -191,7 +180,7 @@ impl Store {
                 WhenRejectedFull::Wait => None,
             };
             let Some((path, bytes)) = removed else {
-                return Err(Refused::Full(full.text(&self.directory)));
+                return Err(Refused::Full(full.text(self.files.directory())));
             };
             self.counts.dropped.add(bytes);
             usage.remove(&full.largest, bytes);
@@ -219,15 +208,14 @@ impl Store {
             format_args!(
                 "the files {}/{share}.* hold {bytes} of rejected records; at {limit} the node stops: read them with `millstream \
                  rejected cat --node {}`, then move them elsewhere",
-                self.directory.display(),
+                self.files.directory().display(),
                 self.shares.node()
             ),
         );
     }
 
     fn usage(&self) -> io::Result<Usage> {
-        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.usage()
+        self.files.lock().usage()
     }
 
     /// Clears the condition once an operator has moved files away.
@@ -290,7 +278,7 @@ impl Channel for RejectedStore {
                     }
                     Err(Refused::Full(why)) => why,
                     Err(Refused::Disk(error)) => {
-                        let place = store.directory.display();
+                        let place = store.files.directory().display();
                         format!("cannot keep rejected records in {place}: {error}")
                     }
                 };

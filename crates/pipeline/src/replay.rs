@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use crate::{
     outlet::Outlet,
     reject::Rejected,
-    rejected::{Aside, RejectedFile},
+    rejected::{NodeFiles, RejectedFile},
     stop::Stop,
 };
 
@@ -45,7 +45,7 @@ pub struct Replay {
     outlet: Outlet,
     /// The address that batches carry; `None` if only the node itself receives them.
     address: Option<Arc<str>>,
-    files: Aside,
+    files: NodeFiles,
 }
 
 /// The progress of a replay. Clones share it.
@@ -109,7 +109,7 @@ impl Replay {
         node: &Arc<str>,
         outlet: Outlet,
         address: Option<Arc<str>>,
-        files: Aside,
+        files: NodeFiles,
     ) -> Self {
         Self {
             node: node.clone(),

@@ -12,7 +12,6 @@ use crate::{
     meters::Meters,
     outlet::{Edge, Feed, Outlet},
     plan::pump_of,
-    rejected,
     replay::{self, Replay},
 };
 
@@ -120,12 +119,5 @@ impl Graph {
         let feed = self.channel(channel)?;
         let channel = feed.channel();
         (channel.id() == Some(id)).then(|| channel.skip(consumer, to))
-    }
-
-    /// The files of the records that a node rejected.
-    fn files_of(&mut self, node: &Arc<str>) -> rejected::Aside {
-        let directory = rejected::directory(&self.data_dir);
-        self.store(node, directory);
-        self.stores[node].1.clone()
     }
 }

@@ -3,6 +3,7 @@
 use std::{fs, io::Write};
 
 use millstream_record::{Encoding, Time, Values};
+use millstream_sys::disk::Disk;
 use millstream_testkit::trial::{DIRECTORY, DurableState, Trial};
 
 use super::*;
@@ -25,14 +26,8 @@ fn counts() -> Counts {
 }
 
 fn store(directory: &Path, limits: RejectedLimits) -> Store {
-    Store::new(
-        Arc::new(HostDisk),
-        directory.to_owned(),
-        "in",
-        limits,
-        Reporter::new("in"),
-        counts(),
-    )
+    let files = NodeFiles::new(directory.to_owned(), "in", &limits);
+    Store::new(files, "in", &limits, Reporter::new("in"), counts())
 }
 
 /// A batch with this body.
@@ -195,13 +190,9 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_space() {
     let from = body(None, b"");
     let rejected = || reject::batch("in", &from, [&b"a"[..]], "why");
     let bytes = rejected().body.len() as u64;
-    let (store, _) = RejectedStore::open(
-        directory.path().to_owned(),
-        "in",
-        limits(bytes * 10, bytes * 10, WhenRejectedFull::Wait),
-        reporter.clone(),
-        counts,
-    );
+    let limits = limits(bytes * 10, bytes * 10, WhenRejectedFull::Wait);
+    let files = NodeFiles::new(directory.path().to_owned(), "in", &limits);
+    let store = RejectedStore::open(files, "in", &limits, reporter.clone(), counts);
     let put = || {
         let (token, receipt) = delivery::receipt(true, 1, Meter::default());
         let batches = vec![rejected()];
