@@ -5,7 +5,7 @@
 
 mod body;
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use millstream_record::{Batch, Encoding, Pool, Tag, Values};
 
@@ -55,7 +55,7 @@ pub struct Made {
 }
 
 /// The tag and the values of new records.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Head {
     /// Their tag.
     pub tag: Tag,
@@ -63,7 +63,18 @@ pub struct Head {
     pub values: Arc<Values>,
 }
 
+/// A map by tag and values. A batch may have as many of them as records, so they are not searched one by one.
+pub(crate) type ByHead<T> = HashMap<Head, T, foldhash::fast::RandomState>;
+
 impl Head {
+    /// The tag and the values of a batch.
+    pub(crate) fn of(batch: &Batch) -> Self {
+        Self {
+            tag: batch.tag.clone(),
+            values: batch.values.clone(),
+        }
+    }
+
     fn is_of(&self, batch: &Batch) -> bool {
         self.tag.as_str() == batch.tag.as_str()
             && (Arc::ptr_eq(&self.values, &batch.values) || self.values == batch.values)
@@ -86,8 +97,13 @@ struct Port {
     used: Use,
     /// The finished batches, and the numbers of their records.
     done: Vec<(Batch, Vec<u32>)>,
-    /// The batches that are being filled, at most one for each head, the newest last.
+    /// The batches that are being filled, at most one for each head, the newest last. In place of a batch that was finished early, there
+    /// is an empty one.
     open: Vec<Open>,
+    /// For each head, the index of its batch in `open`.
+    places: ByHead<usize>,
+    /// The index of the batch that took the last records.
+    last: usize,
 }
 
 /// A batch that is being filled.
@@ -119,6 +135,8 @@ impl<'a> Out<'a> {
             used,
             done: Vec::new(),
             open: Vec::new(),
+            places: ByHead::default(),
+            last: 0,
         };
         Self {
             node,
@@ -276,49 +294,62 @@ impl Port {
         encoding: Encoding,
         buffers: &mut Buffers<'_>,
     ) -> &mut Open {
-        let fits = |open: &Open| match head {
-            None => open.head.is_of(batch),
-            Some(head) => {
-                open.head.tag.as_str() == head.tag.as_str() && open.head.values == head.values
+        let fits = |open: &Open| {
+            open.encoding == encoding
+                && match head {
+                    None => open.head.is_of(batch),
+                    Some(head) => open.head == *head,
+                }
+        };
+        if !self.open.get(self.last).is_some_and(fits) {
+            let head = head.cloned().unwrap_or_else(|| Head::of(batch));
+            self.last = self.place_of(batch, head, encoding, buffers);
+        }
+        &mut self.open[self.last]
+    }
+
+    /// Returns the index of the open batch for records with this head and encoding.
+    fn place_of(
+        &mut self,
+        batch: &Batch,
+        head: Head,
+        encoding: Encoding,
+        buffers: &mut Buffers<'_>,
+    ) -> usize {
+        if let Some(at) = self.places.get(&head) {
+            let open = &mut self.open[*at];
+            if open.encoding == encoding {
+                return *at;
             }
-        };
-        let last = self.open.len().wrapping_sub(1);
-        let found = match self.open.last() {
-            Some(open) if fits(open) => Some(last),
-            _ => self.open.iter().position(fits),
-        };
-        let found = match found {
             // Lines and packed entries cannot share a batch, so the batch with the other encoding is finished first.
-            Some(at) if self.open[at].encoding != encoding => {
-                let finished = self.open.remove(at);
-                self.done.extend(finished.close(batch, buffers));
-                None
-            }
-            found => found,
-        };
-        let at = found.unwrap_or_else(|| {
-            self.open.push(Open {
-                head: head.cloned().unwrap_or_else(|| Head {
-                    tag: batch.tag.clone(),
-                    values: batch.values.clone(),
-                }),
-                encoding,
-                // Plain: no record has metadata. A new record may carry the metadata of the record from which it was made.
-                plain: encoding == Encoding::Packed
-                    && (batch.plain || batch.encoding == Encoding::Lines),
-                kept: 0..0,
-                kept_count: 0,
-                body: Body::Empty,
-                count: 0,
-                numbers: Vec::new(),
-            });
-            self.open.len() - 1
-        });
-        &mut self.open[at]
+            let empty = Open::new(head.clone(), encoding, batch);
+            let finished = std::mem::replace(open, empty);
+            self.done.extend(finished.close(batch, buffers));
+        }
+        let at = self.open.len();
+        self.open.push(Open::new(head.clone(), encoding, batch));
+        self.places.insert(head, at);
+        at
     }
 }
 
 impl Open {
+    /// A batch without records, made from `batch`.
+    fn new(head: Head, encoding: Encoding, batch: &Batch) -> Self {
+        Self {
+            head,
+            encoding,
+            // Plain: no record has metadata. A new record may carry the metadata of the record from which it was made.
+            plain: encoding == Encoding::Packed
+                && (batch.plain || batch.encoding == Encoding::Lines),
+            kept: 0..0,
+            kept_count: 0,
+            body: Body::Empty,
+            count: 0,
+            numbers: Vec::new(),
+        }
+    }
+
     fn copy_kept(&mut self, batch: &Batch, buffers: &mut Buffers<'_>) {
         if self.kept_count > 0 {
             let body = self.body.for_writing(buffers);
@@ -499,6 +530,37 @@ mod tests {
         assert_eq!(pool.taken_bytes(), POOLED_MAX * batch.len());
         assert_eq!(out.finish().ports[0].len(), 20);
         assert_eq!(pool.taken_bytes(), 0);
+    }
+
+    #[test]
+    fn a_batch_with_very_many_tags_takes_time_in_proportion_to_their_number() {
+        const TAGS: usize = 100_000;
+        let (batch, pool) = (batch(&"a\n".repeat(TAGS)), Pool::new(8 << 20));
+        let mut out = Out::new("n", &batch, &pool, [Use::Here(0)].into_iter());
+        let head = |tag: usize| Head {
+            tag: tag.to_string().as_str().into(),
+            values: batch.values.clone(),
+        };
+        // A comparison with each of the other tags would take minutes.
+        for at in 0..TAGS {
+            out.keep_as(0, &head(at), 2 * at..2 * at + 2, 1);
+        }
+        for _ in 0..2 {
+            for at in 0..TAGS {
+                out.append(0, Some(&head(at)), entry).unwrap();
+            }
+        }
+        let made = out.finish();
+        let (lines, packed) = made.ports[0].split_at(TAGS);
+        for (batches, encoding, count) in
+            [(lines, Encoding::Lines, 1), (packed, Encoding::Packed, 2)]
+        {
+            assert_eq!(batches.len(), TAGS);
+            for (tag, batch) in batches.iter().enumerate() {
+                assert_eq!(batch.tag.as_str(), tag.to_string());
+                assert_eq!((batch.encoding, batch.count), (encoding, count));
+            }
+        }
     }
 
     #[test]

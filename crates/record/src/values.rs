@@ -15,7 +15,7 @@ pub const VALUE_NAMES: [&str; 10] = [
 ];
 
 /// Names and values, in the order in which they were set. There are few, so this is a list and not a map.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Values(Vec<(String, String)>);
 
 impl Values {

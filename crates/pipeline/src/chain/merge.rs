@@ -11,6 +11,7 @@ use millstream_record::{Batch, Encoding};
 use millstream_wire::record::records;
 
 use crate::{
+    output::{ByHead, Head},
     partition::Partition,
     plan::{ChainPlan, Step},
 };
@@ -58,19 +59,17 @@ pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
 /// the input, keep the order of their pieces. In the result, no two pieces with the same tag and encoding hold the same number.
 pub(super) fn merge(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut groups: Vec<Vec<Piece>> = Vec::new();
+    let mut places = ByHead::default();
     for piece in pieces {
-        let is_alike = |group: &&mut Vec<Piece>| is_alike(&group[0].batch, &piece.batch);
-        match groups.iter_mut().find(is_alike) {
+        let head = Head::of(&piece.batch);
+        let at = *places.entry(head).or_insert(groups.len());
+        match groups.get_mut(at) {
             Some(group) => group.push(piece),
             None => groups.push(vec![piece]),
         }
     }
     groups.sort_by(|a, b| a[0].batch.tag.as_str().cmp(b[0].batch.tag.as_str()));
     groups.into_iter().flat_map(merge_alike).collect()
-}
-
-fn is_alike(a: &Batch, b: &Batch) -> bool {
-    a.tag.as_str() == b.tag.as_str() && a.values == b.values
 }
 
 /// Merges pieces with the same tag and values.

@@ -21,6 +21,7 @@ use crate::{
     delivery::Token,
     failure::Failure,
     outlet::{Feed, Outlet},
+    output::{ByHead, Head},
     report::Reporter,
     threads,
 };
@@ -52,6 +53,8 @@ struct Processed {
     /// The number of parts that were added.
     parts: usize,
     outputs: Vec<Output>,
+    /// For each tag with its values, the index of its last output.
+    last: ByHead<usize>,
     rejected: Vec<(Outlet, Batch)>,
 }
 
@@ -296,8 +299,7 @@ impl Processed {
         if batches.is_empty() && !files.is_empty() {
             let mut empty = emptied(batch);
             empty.origins = files;
-            self.outputs.push(Output::of(empty, self.parts));
-            return;
+            return self.push(Output::of(empty, self.parts));
         }
         let part = self.parts;
         for mut batch in batches {
@@ -312,16 +314,22 @@ impl Processed {
             let is_alone = !files.is_empty();
             batch.origins.extend(files.iter().cloned());
             // Only the last output with this tag may grow; otherwise records of the tag would change their order.
-            let is_alike = |output: &&mut Output| output.is_alike(&batch);
-            let last = self.outputs.iter_mut().rev().find(is_alike);
-            match last.filter(|last| !is_alone && last.takes(&batch)) {
-                Some(last) => last.join(batch, part),
-                None => self.outputs.push(Output {
+            match self.last.get(&Head::of(&batch)).copied() {
+                Some(at) if !is_alone && self.outputs[at].takes(&batch) => {
+                    self.outputs[at].join(batch, part);
+                }
+                _ => self.push(Output {
                     is_alone,
                     ..Output::of(batch, part)
                 }),
             }
         }
+    }
+
+    fn push(&mut self, output: Output) {
+        let head = Head::of(&output.batch);
+        self.last.insert(head, self.outputs.len());
+        self.outputs.push(output);
     }
 
     fn batches(self) -> Vec<Batch> {
@@ -348,11 +356,6 @@ impl Output {
             is_alone: true,
             part,
         }
-    }
-
-    fn is_alike(&self, other: &Batch) -> bool {
-        let own = &self.batch;
-        own.tag.as_str() == other.tag.as_str() && own.values == other.values
     }
 
     fn takes(&self, other: &Batch) -> bool {

@@ -563,6 +563,23 @@ fn the_place_of_a_record_does_not_depend_on_the_number_of_tasks() {
 }
 
 #[test]
+fn a_group_with_very_many_tags_takes_time_in_proportion_to_their_number() {
+    // Few enough that the chain does not yield to other tasks between the batches.
+    const TAGS: usize = 30_000;
+    let mut plan = Arc::into_inner(simple()).unwrap();
+    plan.nodes[0].processor = Arc::new(ByPlace);
+    let held = Arc::new(Held::default());
+    let (contexts, _) = contexts(&Meters::default());
+    let channel = behind(&held, Arc::new(plan), contexts);
+    let all = batch("t", &"a\n".repeat(TAGS));
+    // A comparison with each of the other tags would take minutes.
+    put(&channel, vec![all.clone(), all]);
+    let group = held.take().remove(0);
+    assert_eq!(group.batches.len(), TAGS);
+    assert!(group.batches.iter().all(|batch| batch.count == 2));
+}
+
+#[test]
 fn positions_stay_in_order_while_several_batches_are_in_flight() {
     let all: Vec<_> = (0..200)
         .map(|n| batch("t", &format!("{n}\n-\n2\n")))
