@@ -116,9 +116,10 @@ impl Source for Forward {
                     () = self.heartbeats.answer(&context.reporter) => {}
                     () = stop.stopped() => {}
                 }
+                Ok::<_, Failure>(())
             };
-            let (served, ()) = tokio::join!(self.server.serve(&context, each), heartbeats);
-            served
+            tokio::try_join!(self.server.serve(&context, each), heartbeats)?;
+            Ok(())
         })
     }
 

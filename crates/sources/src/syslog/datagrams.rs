@@ -20,7 +20,7 @@ use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::{Time, Values};
 use millstream_sys::datagrams::{self, Datagram, Receiver};
 use rustix::net::sockopt;
-use tokio::{sync::oneshot, time::sleep};
+use tokio::{sync::oneshot, task::JoinSet, time::sleep};
 
 use super::{endpoint::Endpoint, flow::Flow};
 use crate::{connection::Pace, flight::Flight, framing::piece};
@@ -67,30 +67,31 @@ fn fd(socket: &Datagrams) -> BorrowedFd<'_> {
     }
 }
 
-/// Reads all sockets, each on a data thread, until the source stops.
+/// Reads all sockets, each on a data thread, until the source stops. If this is dropped or fails, because another part of the run has
+/// failed, the readers end as at a stop.
 pub(super) async fn read_all(
     sockets: Vec<Datagrams>,
     endpoint: Arc<Endpoint>,
 ) -> Result<(), Failure> {
-    let mut tasks = Vec::new();
+    let mut ends = JoinSet::new();
     for socket in sockets {
-        let (ended, end) = oneshot::channel();
+        let (run, end) = oneshot::channel();
         let (context, shared) = (endpoint.context.clone(), endpoint.clone());
-        let start = move || async move {
-            let _ = ended.send(read(&socket, shared).await);
-        };
+        let start = move || read(socket, shared, run);
         context.threads.spawn(&context.reporter, start).await;
-        tasks.push(end);
+        ends.spawn_local(end);
     }
-    for task in tasks {
-        let failed = |_| Failure::us("a reader of datagrams failed");
-        task.await.map_err(failed)??;
+    while let Some(end) = ends.join_next().await {
+        let Ok(Ok(())) = end else {
+            return Err(Failure::us("a reader of datagrams failed"));
+        };
     }
     Ok(())
 }
 
-/// Reads one socket.
-async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure> {
+/// Reads one socket until the source stops or its run is over.
+async fn read(socket: Datagrams, endpoint: Arc<Endpoint>, mut run: oneshot::Sender<()>) {
+    let socket = &socket;
     let mut values = Values::new();
     let (count, bytes_max) = match socket {
         Datagrams::Udp(_) => (DATAGRAMS, UDP_BYTES_MAX),
@@ -110,10 +111,12 @@ async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure
         dropped: 0,
         lost: false,
     };
-    let ended = loop {
+    loop {
         let came = tokio::select! {
             came = readable(socket) => came,
-            () = stop.stopped() => break Ok(()),
+            () = stop.stopped() => break,
+            // The next run has a reader for the socket.
+            () = run.closed() => break,
         };
         if let Err(error) = came {
             // For example, the process has too many open files for a moment.
@@ -121,11 +124,12 @@ async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure
             endpoint.context.reporter.warn("socket", text);
             sleep(PAUSE).await;
         }
-        // On a stop, the check of `stop` ends the loop even during a flood.
-        while reader.receive_all(fd(socket), |_| stop.is_stopped()).await && !stop.is_stopped() {
+        // Ends the loop even during a flood.
+        let is_over = || stop.is_stopped() || run.is_closed();
+        while reader.receive_all(fd(socket), |_| is_over()).await && !is_over() {
             sleep(endpoint.gather).await;
         }
-    };
+    }
     // Read what arrived before the stop, because the senders would not send it again.
     let buffer = sockopt::socket_recv_buffer_size(fd(socket)).unwrap_or(0);
     let unread = UNREAD_BYTES_MAX.max(buffer);
@@ -133,7 +137,7 @@ async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure
         .receive_all(fd(socket), |bytes| bytes >= unread)
         .await;
     reader.finish().await;
-    ended
+    let _ = run.send(());
 }
 
 /// Waits until a datagram arrives. The socket is watched only during the wait: a watched socket would wake its thread for every

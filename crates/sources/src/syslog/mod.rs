@@ -129,8 +129,8 @@ impl Source for Syslog {
                     }
                 }
             };
-            let (served, read) = tokio::join!(self.server.serve(&context, each), datagrams);
-            served.and(read)
+            tokio::try_join!(self.server.serve(&context, each), datagrams)?;
+            Ok(())
         })
     }
 

@@ -3,12 +3,24 @@
 use std::{
     net::UdpSocket,
     os::unix::net::{UnixDatagram, UnixStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::sleep,
 };
 
+use millstream_pipeline::{
+    channel::{BoxFuture, Channel, Group},
+    meters::Meters,
+    outlet::{Edge, Feed, Outlet},
+    stop::stop,
+};
 use rustix::net::sockopt::set_socket_send_buffer_size;
+use tokio::{task::LocalSet, time::timeout};
 
 use super::*;
+use crate::rig::context;
 
 #[test]
 fn every_kind_of_socket_delivers_the_same_records() {
@@ -124,6 +136,63 @@ fn a_stop_reads_what_the_kernel_holds() {
             .count()
     };
     assert_eq!((count("datagram"), count("line")), (200, 1000));
+}
+
+/// A channel that panics.
+struct Panicking {
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Channel for Panicking {
+    fn put(&self, _: Group) -> BoxFuture<'_, ()> {
+        panic!("a fault")
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_reader_of_datagrams_that_panics_ends_the_run_with_all_of_its_readers() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = format!(
+        r#"{{"listen": ["tcp://127.0.0.1:0", "unixgram://{}", "udp://127.0.0.1:0"]}}"#,
+        directory.path().join("log").display()
+    );
+    let mut source = build(&options).unwrap();
+    let (memory, meters) = (Downstream::memory(), Meters::default());
+    let (_stopper, stop) = stop();
+    let is_closed = Arc::<AtomicBool>::default();
+    let edge = Edge::to(Feed::new(Arc::new(Panicking {
+        is_closed: is_closed.clone(),
+    })));
+    let context = SourceContext {
+        outlet: Outlet::new(vec![edge], &meters.of("source"), false),
+        ..context(
+            (&memory, &memory),
+            source.values(),
+            &meters,
+            stop,
+            directory.path(),
+            false,
+        )
+    };
+    source.bind(&context).unwrap();
+    let (_, last) = source.server.addresses()[1];
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.send_to(b"<13>hello", last).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let ended = LocalSet::new().block_on(&runtime, async {
+        timeout(Duration::from_secs(20), source.run(context)).await
+    });
+    let failure = ended.expect("it ends without a stop").unwrap_err();
+    assert!(failure.message.contains("a reader of datagrams failed"));
+    // The other reader holds the port open.
+    until("it ends, too", || is_closed.load(Ordering::Relaxed));
 }
 
 #[test]
