@@ -466,6 +466,15 @@ impl Graph {
         ports
     }
 
+    /// Returns the present destinations of all sources that send to a durable channel. After the next change of the graph, they exist only
+    /// until the batches that were sent to them have arrived, or until their source has ended.
+    pub(crate) fn wires_to(&self, channel: &str) -> Vec<Weak<Wires>> {
+        let id = self.channel(channel).and_then(|feed| feed.channel().id());
+        let sources = self.ports.iter().filter(|(port, _)| !port.is_rejected);
+        let wires = |(_, outlet): (&Port, &WeakOutlet)| outlet.upgrade()?.wires_to(id?);
+        sources.filter_map(wires).collect()
+    }
+
     /// Forgets a node that has left the graph.
     pub(crate) fn forget(&mut self, node: &Arc<str>) {
         self.ports.retain(|port, _| port.node != *node);

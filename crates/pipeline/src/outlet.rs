@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// The interval between two checks whether a channel is full.
-const CHECK_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// A port of a node. Clones share it; when the last clone is dropped, the downstream channels are closed, unless other ports hold them.
 #[derive(Clone)]
@@ -217,6 +217,14 @@ impl Outlet {
     /// Returns a reference to the port that does not keep the downstream channels open.
     pub(crate) fn downgrade(&self) -> WeakOutlet {
         WeakOutlet(Arc::downgrade(&self.0))
+    }
+
+    /// Returns the present destinations if the durable channel with this id is one of them. Once they are replaced, they exist only until
+    /// the batches that were sent to them have arrived.
+    pub(crate) fn wires_to(&self, channel: u128) -> Option<Weak<Wires>> {
+        let wires = self.wires();
+        let leads = wires.channels().any(|it| it.id() == Some(channel));
+        leads.then(|| Arc::downgrade(&wires))
     }
 
     fn wires(&self) -> Arc<Wires> {

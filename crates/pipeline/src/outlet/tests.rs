@@ -241,6 +241,26 @@ async fn a_rewired_port_sends_to_its_new_consumers_and_closes_the_old_ones() {
     assert!(new.is_closed() && outlet.leads_nowhere());
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_destinations_of_a_rewired_port_exist_until_the_batches_have_arrived() {
+    let meters = Meters::default();
+    let channel = Arc::new(Recorder {
+        id: Some(1),
+        ..Recorder::default()
+    });
+    let outlet = outlet(vec![edge(&channel, None)], &meters);
+    assert!(outlet.wires_to(2).is_none());
+    let before = outlet.wires_to(1).unwrap();
+    channel.is_full.store(true, SeqCst);
+    let mut send = Box::pin(outlet.send(batch("app"), false));
+    assert!(poll(send.as_mut()).is_pending());
+    outlet.rewire(Wires::default());
+    assert_eq!(before.strong_count(), 1);
+    channel.is_full.store(false, SeqCst);
+    send.await;
+    assert_eq!((before.strong_count(), channel.tags().len()), (0, 1));
+}
+
 #[tokio::test]
 async fn notes_and_syncs_reach_every_channel() {
     let (one, other, meters) = (

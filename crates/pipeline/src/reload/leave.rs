@@ -2,26 +2,45 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::{delivery, meters::Meter, outlet::Feed, stop::Stop};
+use tokio::time::sleep;
+
+use crate::{
+    delivery,
+    meters::Meter,
+    outlet::{CHECK_EVERY, Feed, Wires},
+    stop::Stop,
+};
 
 /// Lets the channel of `feed` forget the consumer `sink` once the sink has ended. The error is a text for the operator: the reason why
 /// the channel still has the consumer.
 ///
 /// A reload is refused if the sink has not settled everything that the channel has kept. But a batch that was on its way into the channel
 /// at that time may have been kept later, and no other channel has it for the sink. Therefore, the consumer stays if the sink ends before
-/// it has settled that batch. With `given_up` (`reload --forget`), the channel forgets the consumer in any case.
+/// it has settled that batch. The batch may be in the channel's queue, or still in front of the channel, in a slow processor: until it has
+/// arrived, one of `wires` exists, the destinations that the channel's sources had before the reload.
+///
+/// With `given_up` (`reload --forget`), the channel forgets the consumer in any case.
 pub(super) async fn leave(
     feed: Weak<Feed>,
     sink: Arc<str>,
     mut ended: Stop,
     given_up: bool,
+    wires: Vec<Weak<Wires>>,
 ) -> Result<(), String> {
     let unsettled = || {
         let feed = feed.upgrade();
         feed.map_or(0, |feed| feed.channel().unsettled_bytes(&sink))
     };
+    let is_coming = || !given_up && wires.iter().any(|wires| wires.strong_count() > 0);
+    // What is unsettled after the end of the sink stays so. It may be what keeps the batch from finding space, so the wait is over then.
+    while is_coming() && !(ended.is_over() && unsettled() > 0) {
+        sleep(CHECK_EVERY).await;
+    }
     // A consumer that is given up may be the reason why the channel is full, and a full channel does not sync what waits for space.
-    if !given_up && let Some(feed) = feed.upgrade() {
+    if !given_up
+        && !is_coming()
+        && let Some(feed) = feed.upgrade()
+    {
         let (token, kept) = delivery::receipt(false, 0, Meter::default());
         feed.channel().sync(token);
         drop(feed);
@@ -110,7 +129,7 @@ mod tests {
         kept.is_full.store(given_up, SeqCst);
         let feed = Feed::new(Arc::new(Shared(kept.clone())));
         let (stopper, ended) = stop();
-        let leaving = leave(Arc::downgrade(&feed), "s".into(), ended, given_up);
+        let leaving = leave(Arc::downgrade(&feed), "s".into(), ended, given_up, vec![]);
         let leaving = tokio::spawn(leaving);
         for _ in 0..10 {
             tokio::task::yield_now().await;
@@ -137,5 +156,27 @@ mod tests {
         // Only records after the reload, which the sink reads elsewhere.
         assert_eq!(left(0, 10, false).await, (Ok(()), true));
         assert_eq!(left(10, 10, true).await, (Ok(()), true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_consumer_stays_until_a_batch_that_a_processor_holds_has_arrived() {
+        let cases = [(10, true, false), (10, false, false), (0, true, true)];
+        for (late, arrives, is_forgotten) in cases {
+            let kept = Arc::<Kept>::default();
+            let feed = Feed::new(Arc::new(Shared(kept.clone())));
+            let (stopper, ended) = stop();
+            drop(stopper);
+            let mut wires = Some(Arc::new(Wires::default()));
+            let before = wires.iter().map(Arc::downgrade).collect();
+            let leaving = leave(Arc::downgrade(&feed), "s".into(), ended, false, before);
+            let leaving = tokio::spawn(leaving);
+            sleep(100 * CHECK_EVERY).await;
+            assert!(!leaving.is_finished() && kept.forgotten.lock().unwrap().is_empty());
+            kept.unsettled.store(late, SeqCst);
+            // The batch that does not arrive waits for space.
+            wires.take_if(|_| arrives);
+            assert_eq!(leaving.await.unwrap().is_ok(), is_forgotten);
+            assert_eq!(kept.forgotten.lock().unwrap().is_empty(), !is_forgotten);
+        }
     }
 }

@@ -10,7 +10,7 @@ mod leave;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use crate::{
     failure::Failure,
     graph::{Graph, Joining},
     node::{Sink, Source},
+    outlet::Wires,
     plan::{ChannelPlan, Plan, ProcessorPlan, SinkPlan, filled},
     replay::Replay,
     running::{ConsumerStatus, NodeStatus, Nodes},
@@ -154,8 +155,12 @@ impl Reloader {
             }
         };
         let reconnected: Vec<_> = laid.draft.changed().cloned().collect();
+        let leavers = difference.leavers.iter();
+        let wires = leavers.map(|leaver| self.graph.wires_to(&leaver.channel));
+        let wires = wires.collect();
         self.apply(laid, &difference, &plan).await?;
         self.end_removed(&difference, forget);
+        self.end_leavers(&difference, wires, forget);
         self.known = new;
         Ok(changes(&self.known, &difference, &reconnected))
     }
@@ -343,7 +348,17 @@ impl Reloader {
                 }
             }
         }
-        for leaver in &difference.leavers {
+    }
+
+    /// Lets channels forget the sinks that have left them. For each of these sinks, `wires` has the destinations, before the reload, of the
+    /// sources that send to the channel.
+    fn end_leavers(
+        &mut self,
+        difference: &Difference,
+        wires: Vec<Vec<Weak<Wires>>>,
+        forget: &[String],
+    ) {
+        for (leaver, wires) in difference.leavers.iter().zip(wires) {
             let leaving = self.leaving.iter().rfind(|(name, _)| *name == leaver.sink);
             let ended = leaving.map(|(_, ended)| ended.clone());
             let feed = self.graph.channel(&leaver.channel);
@@ -351,7 +366,8 @@ impl Reloader {
                 continue;
             };
             let given_up = forget.iter().any(|it| **it == *leaver.sink);
-            let leave = leave::leave(Arc::downgrade(&feed), leaver.sink.clone(), ended, given_up);
+            let feed = Arc::downgrade(&feed);
+            let leave = leave::leave(feed, leaver.sink.clone(), ended, given_up, wires);
             let reporter = self.graph.reporter(&leaver.channel);
             tokio::spawn(async move {
                 if let Err(why) = leave.await {
