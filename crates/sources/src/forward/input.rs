@@ -46,6 +46,8 @@ pub(super) struct Input {
     pub(super) now: Time,
     /// The length of the longest complete payload so far, at most [`PROVEN_BYTES_MAX`].
     proven: usize,
+    /// A read of the current payload waits for this many bytes: [`WAKE_BYTES`], or one byte once the peer has been slow.
+    wake: usize,
 }
 
 impl Input {
@@ -58,6 +60,7 @@ impl Input {
             service,
             now: Time::default(),
             proven: 0,
+            wake: WAKE_BYTES,
         }
     }
 
@@ -114,6 +117,7 @@ impl Input {
         length: usize,
     ) -> Result<Payload, End> {
         self.pace.calm();
+        self.wake = WAKE_BYTES;
         self.await_first_bytes(reader, acks, length).await?;
         let pool = &self.service.context.pool;
         let claim = pool.claim(match codec_of(self.stash.bytes()) {
@@ -179,16 +183,16 @@ impl Input {
         end: usize,
     ) -> Result<(), End> {
         let room = end - buffer.len();
-        let mut wake = WAKE_BYTES.min(room);
         loop {
+            let wake = self.wake.min(room);
             reader.wake_from(wake).map_err(|_| End::Broken)?;
             let held = Some(buffer.capacity());
             let mut target = (&mut **buffer).limit(room);
             let read = reader.read_buf(&mut target);
             let read = self.watch.until(|| acks.are_due(), held, read).await;
             if matches!(read, Err(Quit::Idle | Quit::Slow)) && wake > 1 {
-                // The peer may have sent bytes, but fewer than `wake`. So the next attempt waits for a single byte.
-                wake = 1;
+                // The peer may have sent bytes, but fewer than `wake`. The rest of the payload is read as it arrives and so measured exactly.
+                self.wake = 1;
                 self.watch.last = Instant::now();
                 continue;
             }

@@ -243,6 +243,29 @@ fn a_peer_that_falls_silent_within_a_payload_is_closed() {
 }
 
 #[test]
+fn a_peer_that_sends_a_payload_byte_by_byte_is_closed() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "limits: { progress: 100ms }");
+    let mut stream = server.connect();
+    let chunk = packed("t", &entries(0..4000), Some("a"));
+    let (half, rest) = chunk.split_at(chunk.len() / 2);
+    write(&mut stream, half);
+    stream
+        .set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
+    let since = Instant::now();
+    // At most 50 bytes per second; the least is 1 KiB per second.
+    for byte in rest {
+        if stream.write_all(&[*byte]).is_err() || is_closed(&mut stream) {
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE, "the connection is still open");
+    }
+    server.wait("connections_refused", 1);
+    assert!(taken.is_empty());
+}
+
+#[test]
 fn many_single_writes_are_all_kept_in_order_with_and_without_gather() {
     for gather in ["1ms", "0"] {
         let taken = Arc::new(Taken::default());
