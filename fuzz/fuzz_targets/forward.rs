@@ -36,7 +36,15 @@ fn decode(data: &[u8], size: usize) -> Vec<(u8, Vec<u8>)> {
             if payload > 0 {
                 break;
             }
-            let Ok((consumed, step)) = decoder.next(&unread) else {
+            let mut converted = Vec::new();
+            let next = match decoder.next(&unread) {
+                Ok((consumed, Step::Json)) => {
+                    let step = decoder.convert(&unread[..consumed], &mut converted);
+                    step.map(|step| (consumed, step))
+                }
+                next => next,
+            };
+            let Ok((consumed, step)) = next else {
                 steps.push((255, Vec::new()));
                 return steps;
             };
@@ -57,6 +65,7 @@ fn decode(data: &[u8], size: usize) -> Vec<(u8, Vec<u8>)> {
                 Step::Heartbeat => (4, Vec::new()),
                 Step::Misfit { value, .. } => (5, value.to_vec()),
                 Step::Stray => (6, Vec::new()),
+                Step::Json => unreachable!("it was converted"),
             };
             steps.push((kind, bytes));
             unread.drain(..consumed);

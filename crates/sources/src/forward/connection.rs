@@ -10,7 +10,10 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use millstream_net::{Connection, sides::Reading};
 use millstream_pipeline::channel::Note;
 use millstream_sys::random;
-use millstream_wire::forward::{Decoder, Step};
+use millstream_wire::{
+    forward::{Decoder, Step},
+    json::packed_bytes_max,
+};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
 use super::{
@@ -27,6 +30,8 @@ use crate::connection;
 /// How long a connection that ends waits for the peer to close its side. If this side closed the socket while bytes are unread,
 /// acks in flight would be discarded.
 const LINGER: Duration = Duration::from_millis(500);
+/// A JSON frame of up to this size is converted without memory of the pool: it becomes no longer than the read buffer.
+const JSON_BYTES: usize = 16 << 10;
 
 /// Serves one connection to its end.
 pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
@@ -55,6 +60,7 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
     let (answers, answering) = connection::answers();
     let mut intake = Intake {
         decoder: Decoder::new(service.frame_bytes_max),
+        converted: Vec::new(),
         input: Input::new(service.clone(), early),
         incoming: None,
         peer: peer.clone(),
@@ -106,6 +112,8 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
 struct Intake {
     input: Input,
     decoder: Decoder,
+    /// A short JSON frame, converted to MessagePack. Freed when the connection waits for bytes.
+    converted: Vec<u8>,
     /// A payload that was received completely, but whose options have not arrived yet.
     incoming: Option<Payload>,
     peer: Arc<str>,
@@ -213,6 +221,7 @@ impl Intake {
                     return self.grow().await;
                 }
                 Step::Frame(frame) => frames::frame(&mut self.out, &frame, input).await?,
+                Step::Json => self.json(consumed).await?,
                 Step::Heartbeat => {}
                 Step::Stray => self.report_stray(),
                 Step::Misfit { value, chunk } => frames::misfit(&mut self.out, value, chunk).await,
@@ -239,8 +248,42 @@ impl Intake {
         }
     }
 
+    /// Converts the JSON frame of `length` bytes at the front, and handles it.
+    async fn json(&mut self, length: usize) -> Result<(), End> {
+        let (mut long, claim);
+        let converted: &mut Vec<u8> = match length {
+            ..=JSON_BYTES => {
+                self.converted.clear();
+                &mut self.converted
+            }
+            _ => {
+                // A connection that waits for memory must not hold any, so the gathered batch is sent first.
+                self.out.flush().await;
+                claim = self.out.service.context.pool.claim(0);
+                let text = self.input.stash.bytes().get(..length).unwrap_or_default();
+                let bytes = packed_bytes_max(text);
+                let holding = self.input.stash.claim().unwrap_or(&claim);
+                long = self.out.memory(bytes, Some(holding)).await?;
+                &mut long
+            }
+        };
+        let text = self.input.stash.bytes().get(..length).unwrap_or_default();
+        let step = self
+            .decoder
+            .convert(text, converted)
+            .map_err(End::Refused)?;
+        match step {
+            Step::Frame(frame) => frames::frame(&mut self.out, &frame, text).await?,
+            Step::Misfit { value, chunk } => frames::misfit(&mut self.out, value, chunk).await,
+            Step::Stray => self.report_stray(),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Enlarges the read buffer if an incomplete frame fills it.
     async fn grow(&mut self) -> Result<(), End> {
+        self.converted = Vec::new();
         if self.input.stash.is_full() {
             // A connection that waits for memory must not hold any, so the gathered batch is sent first.
             self.out.flush().await;

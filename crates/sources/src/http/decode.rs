@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use hyper::StatusCode;
 use millstream_record::{Buffer, Time};
 use millstream_wire::{
-    json::{Progress, to_msgpack, write_value},
+    json::{Progress, packed_bytes_max, to_msgpack, write_value},
     otlp::{self, Form, Logs},
 };
 
@@ -172,7 +172,7 @@ pub(super) async fn otlp(
     if form == Form::Protobuf {
         return logs(Logs::protobuf(text), text, form, received, memory).await;
     }
-    let mut packed = memory.reserve(lines::room(text)).await?;
+    let mut packed = memory.reserve(packed_bytes_max(text)).await?;
     let (at, expected) = match to_msgpack(text, &mut packed) {
         Ok(Progress::Consumed(length)) => {
             let behind = length + lines::blank(text.get(length..).unwrap_or_default());

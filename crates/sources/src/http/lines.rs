@@ -16,15 +16,11 @@ use std::ops::Range;
 
 use millstream_record::Time;
 use millstream_wire::{
-    json::{Progress, Scan, to_msgpack},
+    json::{Progress, Scan, packed_bytes_max, to_msgpack},
     lines,
     msgpack::{write_array_len, write_time},
 };
 
-/// The largest factor by which a text grows: `-0,` has 3 bytes and becomes a float of 9 bytes.
-const GROWTH: usize = 3;
-/// A text up to this size is assumed to grow by [`GROWTH`]. In a larger text, the numbers are counted.
-const SHORT_BYTES: usize = 4 << 10;
 /// The most bytes of an entry (`[time, record]`) without its record.
 const ENTRY_BYTES: usize = 32;
 /// Skipped at the start of a text, where some writers put it.
@@ -204,20 +200,9 @@ impl<'t> Lines<'t> {
     }
 }
 
-/// The largest size of a value when it is packed, in bytes.
-pub(super) fn room(text: &[u8]) -> usize {
-    let most = text.len() * GROWTH;
-    if text.len() <= SHORT_BYTES {
-        return most;
-    }
-    // Only numbers grow, by up to 6 bytes each. Each number but the first follows one of these bytes.
-    let numbers = memchr::memchr3_iter(b',', b':', b'[', text).count() + 1;
-    most.min(text.len() + 6 * numbers)
-}
-
 /// Requests more space if the output has too little for the record in `text`; `None` if it has enough.
 fn missing(text: &[u8], out: &Vec<u8>) -> Option<Next> {
-    let room = room(text) + ENTRY_BYTES;
+    let room = packed_bytes_max(text) + ENTRY_BYTES;
     (out.capacity() - out.len() < room).then_some(Next::Room(room))
 }
 

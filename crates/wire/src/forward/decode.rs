@@ -21,9 +21,6 @@ use crate::{
     msgpack::{ReadError, Reader, skip},
 };
 
-/// The buffer for a converted JSON frame is freed after use if it is larger than this.
-const CONVERTED_BYTES_KEPT: usize = 64 << 10;
-
 /// After this many consecutive values that are not frames, the connection is considered to use another protocol. Other
 /// servers skip such values forever, and log a line for each byte.
 const STRAYS_MAX: u32 = 16;
@@ -51,6 +48,8 @@ pub enum Step<'a> {
     },
     /// A value that is not an array, to be skipped. Too many in a row are refused ([`Refusal::Garbage`]).
     Stray,
+    /// A complete JSON value: all consumed bytes. [`Decoder::convert`] returns what it is.
+    Json,
 }
 
 /// The head of a frame with a long payload.
@@ -124,8 +123,6 @@ pub struct Decoder {
     at: usize,
     open: u64,
     scan: json::Scan,
-    /// A JSON frame, converted to MessagePack.
-    converted: Vec<u8>,
     strays: u32,
     /// The offset of the front of the input in the connection.
     offset: u64,
@@ -141,7 +138,6 @@ impl Decoder {
             at: 0,
             open: 0,
             scan: json::Scan::new(),
-            converted: Vec::new(),
             strays: 0,
             offset: 0,
         }
@@ -182,11 +178,7 @@ impl Decoder {
     /// # Errors
     /// [`Refusal`]: close the connection.
     #[inline]
-    pub fn next<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
-        // The previous frame is done. Free a large buffer now, because the peer may not send another frame for a long time.
-        if self.converted.capacity() > CONVERTED_BYTES_KEPT {
-            self.converted = Vec::new();
-        }
+    pub fn next<'a>(&mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
         let Some(first) = input.first() else {
             if self.behind == Some(0) {
                 return self.end(input);
@@ -211,7 +203,7 @@ impl Decoder {
 
     /// Continues an incomplete frame.
     #[cold]
-    fn cut<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
+    fn cut<'a>(&mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
         if let Ok((consumed, values, payload)) = read_payload_head(input)
             && payload.length > PAYLOAD_INLINE_MAX
         {
@@ -238,7 +230,7 @@ impl Decoder {
     }
 
     /// Reads the option map after an announced payload.
-    fn end<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
+    fn end<'a>(&mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
         if self.behind == Some(0) {
             self.behind = None;
             return Ok((0, Step::End(Options::default())));
@@ -277,7 +269,7 @@ impl Decoder {
         }
     }
 
-    fn next_json<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
+    fn next_json(&mut self, input: &[u8]) -> Result<(usize, Step<'static>), Refusal> {
         // These are the bytes that the scan and the parser skip as white space (a form feed is not one of them). With any other
         // set, the result would depend on how the reads are divided.
         let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
@@ -286,23 +278,28 @@ impl Decoder {
             self.offset += input.len() as u64;
             return Ok((input.len(), Step::More));
         }
-        let Some(end) = self.scan.end(input) else {
-            if input.len() >= self.frame_bytes_max {
-                return Err(self.too_large(self.frame_bytes_max));
+        match self.scan.end(input) {
+            Some(end) => Ok((end, Step::Json)),
+            None if input.len() >= self.frame_bytes_max => {
+                Err(self.too_large(self.frame_bytes_max))
             }
-            return Ok((0, Step::More));
-        };
-        let mut converted = std::mem::take(&mut self.converted);
-        converted.clear();
-        let read = json::to_msgpack(input.get(..end).unwrap_or(input), &mut converted);
-        self.converted = converted;
-        let at = match read {
-            Ok(json::Progress::Consumed(_)) => match self.converted.first() {
+            None => Ok((0, Step::More)),
+        }
+    }
+
+    /// Converts `text`, the bytes of a [`Step::Json`], to MessagePack, and returns the item. `out` must be empty. It gets at most
+    /// [`json::packed_bytes_max`] bytes.
+    ///
+    /// # Errors
+    /// [`Refusal`]: close the connection.
+    pub fn convert<'a>(&mut self, text: &[u8], out: &'a mut Vec<u8>) -> Result<Step<'a>, Refusal> {
+        let at = match json::to_msgpack(text, out) {
+            Ok(json::Progress::Consumed(_)) => match out.first() {
                 Some(0x80..=0x9f | 0xdc..=0xdf) => None,
                 // A number or a literal, which no JSON client of the protocol sends.
                 _ => Some(0),
             },
-            Ok(json::Progress::NeedMore) => Some(end),
+            Ok(json::Progress::NeedMore) => Some(text.len()),
             Err(error) => Some(error.offset),
         };
         if let Some(at) = at {
@@ -311,14 +308,11 @@ impl Decoder {
                 json: true,
             });
         }
-        self.offset += end as u64;
-        match read_value(&self.converted) {
-            Ok((whole, value)) => {
-                let step = sort(&self.converted, whole, value, &mut self.strays);
-                step.map(|step| (end, step)).ok_or(Refusal::Garbage {
-                    offset: self.offset,
-                })
-            }
+        self.offset += text.len() as u64;
+        match read_value(out) {
+            Ok((end, value)) => sort(out, end, value, &mut self.strays).ok_or(Refusal::Garbage {
+                offset: self.offset,
+            }),
             Err(_) => Err(Refusal::Malformed {
                 offset: self.offset,
                 json: true,
@@ -328,7 +322,7 @@ impl Decoder {
 
     #[inline]
     fn judge<'a>(
-        &'a mut self,
+        &mut self,
         input: &'a [u8],
         consumed: usize,
         end: usize,
@@ -418,22 +412,5 @@ impl Options<'_> {
     /// Whether the payload is plain entries or lines: not compressed, and not metrics or traces.
     pub fn is_plain(&self) -> bool {
         self.compressed == Compressed::No && self.signal == super::Signal::Logs
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_large_json_frame_frees_its_memory_after_use() {
-        let mut decoder = Decoder::new(1 << 20);
-        let text = "x".repeat(2 * CONVERTED_BYTES_KEPT);
-        let frame = format!(r#"["t",1,{{"message":"{text}"}}]"#);
-        let (consumed, step) = decoder.next(frame.as_bytes()).unwrap();
-        assert!(matches!(step, Step::Frame(_)));
-        let (_, step) = decoder.next(&frame.as_bytes()[consumed..]).unwrap();
-        assert_eq!(step, Step::More);
-        assert!(decoder.converted.capacity() <= CONVERTED_BYTES_KEPT);
     }
 }

@@ -13,7 +13,7 @@ mod tests;
 
 pub use crate::invalid_utf8::InvalidUtf8;
 pub(crate) use digits::{INTEGER_BYTES, digits, unsigned_digits};
-pub use parse::{JsonError, Progress, to_msgpack};
+pub use parse::{JsonError, Progress, packed_bytes_max, to_msgpack};
 pub use scan::Scan;
 pub(crate) use string::{append_string, base64, string, string_behind, string_between};
 pub use write::{Unfit, write_value};

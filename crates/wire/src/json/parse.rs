@@ -66,6 +66,23 @@ pub fn to_msgpack(input: &[u8], out: &mut Vec<u8>) -> Result<Progress, JsonError
     }
 }
 
+/// The largest factor by which a text grows: `-0,` has 3 bytes and becomes a float of 9 bytes.
+const GROWTH: usize = 3;
+/// A text up to this size is assumed to grow by [`GROWTH`]. In a larger text, the numbers are counted.
+const SHORT_BYTES: usize = 4 << 10;
+
+/// The largest size that [`to_msgpack`] makes of the text, in bytes.
+#[must_use]
+pub fn packed_bytes_max(text: &[u8]) -> usize {
+    let most = text.len() * GROWTH;
+    if text.len() <= SHORT_BYTES {
+        return most;
+    }
+    // Only numbers grow, by up to 6 bytes each. Each number but the first follows one of these bytes.
+    let numbers = memchr::memchr3_iter(b',', b':', b'[', text).count() + 1;
+    most.min(text.len() + 6 * numbers)
+}
+
 /// Why reading stopped.
 pub(super) enum Stop {
     NeedMore,

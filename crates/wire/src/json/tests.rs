@@ -66,6 +66,7 @@ proptest! {
         let (progress, bytes) = packed(&text).unwrap();
         prop_assert_eq!(progress, Progress::Consumed(text.len()));
         prop_assert_eq!(read(&bytes), value(&json));
+        prop_assert!(bytes.len() <= packed_bytes_max(&text));
         // Every header is the shortest possible, as in rmpv.
         let mut shortest = Vec::new();
         rmpv::encode::write_value(&mut shortest, &value(&json)).unwrap();

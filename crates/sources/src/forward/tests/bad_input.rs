@@ -88,6 +88,26 @@ fn rejected_records_count_as_memory() {
 }
 
 #[test]
+fn a_long_json_frame_counts_as_memory_after_its_conversion() {
+    let server = serve(&Taken::durable(), "");
+    server.rejected.set(|state| state.full = true);
+    let mut stream = server.connect();
+    // An array that is not a frame. Each of its numbers becomes a float of nine bytes.
+    let text = format!("[{}]", vec!["-0"; 300_000].join(","));
+    let packed = 300_000 * 9;
+    write(&mut stream, text.as_bytes());
+    // While the port `rejected` is full, the connection holds the text, the array in MessagePack, and its rejected record.
+    let give_up = std::time::Instant::now() + PATIENCE;
+    while server.pool.taken_bytes() < text.len() + 2 * packed {
+        let pool = &server.pool;
+        assert!(std::time::Instant::now() < give_up, "{pool:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server.rejected.set(|state| state.full = false);
+    assert_eq!(rejected(&server, 1)[0].1.len(), packed + 5);
+}
+
+#[test]
 fn a_bad_message_is_rejected_and_acked_in_order() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");

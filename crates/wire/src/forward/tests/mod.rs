@@ -57,10 +57,18 @@ impl Connection {
             self.stash.extend_from_slice(piece);
             piece = &[];
             let stash = std::mem::take(&mut self.stash);
-            let (consumed, step) = decoder.next(&stash)?;
+            let mut converted = Vec::new();
+            let (consumed, step) = match decoder.next(&stash)? {
+                (consumed, Step::Json) => {
+                    let text = &stash[..consumed];
+                    (consumed, decoder.convert(text, &mut converted)?)
+                }
+                next => next,
+            };
             let mut rest = consumed;
             let done = match step {
                 Step::More => true,
+                Step::Json => unreachable!("it was converted"),
                 Step::Heartbeat => self.push(Seen::Heartbeat),
                 Step::Stray => self.push(Seen::Stray),
                 Step::Misfit { value, chunk } => {
