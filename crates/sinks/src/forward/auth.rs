@@ -1,6 +1,6 @@
 //! The option `auth`, and the sender's side of the handshake HELO, PING, PONG, in which both sides prove that they have the key.
 
-use std::io;
+use std::{borrow::Cow, io};
 
 use millstream_config::{Node, Problem, Secret};
 use millstream_sys::random;
@@ -21,7 +21,8 @@ const ANSWER_BYTES_MAX: usize = 4 << 10;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Auth {
-    /// Name of this sender. fluentd refuses a sender that has the same name as fluentd's host. Default: the host name.
+    /// Name of this sender. A server with the same name is refused: its proof of the key could be an echo of this sender's proof.
+    /// Default: `sender@` and the name of the machine.
     #[serde(default)]
     hostname: Option<String>,
     /// Key that this sender and the servers share.
@@ -58,11 +59,18 @@ impl Auth {
         let salt: [u8; SALT_BYTES] = random::bytes()?;
         let key = self.shared_key.expose().as_bytes();
         let proof = |name: &[u8]| digest(&[&salt, name, helo.nonce, key]);
-        let out = self.ping(&helo, &salt, &proof)?;
+        let name = self.name();
+        let out = self.ping(name.as_bytes(), &helo, &salt, &proof);
         stream.write_all(&out).await?;
         stream.flush().await?;
         let answer = receive(stream, |bytes| Ok(read_pong(bytes)?.1)).await?;
         match read_pong(&answer) {
+            Ok((Pong::Welcome { hostname, .. }, _)) if hostname == name.as_bytes() => {
+                let text = format!(
+                    "it has the name of this sender, `{name}`, so it may only echo the proof: choose another `auth.hostname`"
+                );
+                Err(refused(&text))
+            }
             Ok((
                 Pong::Welcome {
                     hostname,
@@ -81,17 +89,22 @@ impl Auth {
         }
     }
 
+    /// The name of this sender. The default differs from the default name of a server on the same machine.
+    fn name(&self) -> Cow<'_, str> {
+        if let Some(name) = &self.hostname {
+            return name.into();
+        }
+        let machine = rustix::system::uname();
+        format!("sender@{}", machine.nodename().to_string_lossy()).into()
+    }
+
     fn ping(
         &self,
+        hostname: &[u8],
         helo: &Helo<'_>,
         salt: &[u8],
         proof: &impl Fn(&[u8]) -> [u8; 128],
-    ) -> io::Result<Vec<u8>> {
-        let machine = rustix::system::uname();
-        let hostname = match &self.hostname {
-            Some(name) => name.as_bytes(),
-            None => machine.nodename().to_bytes(),
-        };
+    ) -> Vec<u8> {
         let user = self.username.as_deref().unwrap_or_default().as_bytes();
         let password = self.password.as_ref().map_or("", |secret| secret.expose());
         let password = digest(&[helo.auth, user, password.as_bytes()]);
@@ -109,7 +122,7 @@ impl Auth {
             password_digest: password,
         };
         write_ping(&mut out, &ping);
-        Ok(out)
+        out
     }
 }
 
@@ -215,6 +228,17 @@ mod tests {
             told.ends_with("denied access: shared_key mismatch"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn a_server_with_the_senders_name_is_refused_because_it_may_only_echo_the_proof() {
+        let same = auth("{ shared_key: sesame, hostname: agg }");
+        let told = shake(&same, "sesame", None).unwrap_err();
+        assert!(told.contains("the name of this sender, `agg`"), "{told}");
+        // A server on the same machine has another name, unless one of the names is configured.
+        let ping = shake(&auth("{ shared_key: sesame }"), "sesame", None).unwrap();
+        let (ping, _) = read_ping(&ping).unwrap();
+        assert!(ping.hostname.starts_with(b"sender@"));
     }
 
     #[test]
