@@ -122,7 +122,10 @@ impl Cluster {
             let (key, flow, holder) = (*key, chunk.flow, self.lessor.holder(chunk));
             drop(pending);
             let place = match (holder, flow) {
-                (Some(address), _) => Some(self.holder(address)),
+                (Some(address), _) => {
+                    let place = self.holder(address);
+                    self.links[place].has_room(cost).then_some(place)
+                }
                 (None, Some(flow)) => self.home_of(flow).filter(|place| candidates[*place].ready),
                 (None, None) => self.choice.next(&candidates),
             };

@@ -65,8 +65,10 @@ impl Hearts {
         let interval = self.options.interval.as_duration();
         let (mut answered, mut missed): (Option<Instant>, bool) = (None, false);
         let mut socket = None;
-        // If the server left the list while it was silent and has joined again, it still has its old pulse.
-        self.publish(address, |pulse| pulse.silent = false);
+        let _forgets = Forgets {
+            pulses: &self.pulses,
+            address,
+        };
         loop {
             let next = Instant::now() + interval;
             let answer = match self.options.by {
@@ -102,6 +104,20 @@ impl Hearts {
             change(pulse);
             *pulse != before
         });
+    }
+}
+
+/// Forgets the pulse of a server when no more heartbeats are sent to it. Other lanes may still have chunks for the server, and nothing
+/// would tell them that it answers again.
+struct Forgets<'a> {
+    pulses: &'a watch::Sender<Pulses>,
+    address: &'a str,
+}
+
+impl Drop for Forgets<'_> {
+    fn drop(&mut self) {
+        self.pulses
+            .send_if_modified(|pulses| pulses.remove(self.address).is_some());
     }
 }
 

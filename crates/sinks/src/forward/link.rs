@@ -87,7 +87,6 @@ impl Link {
     /// Returns the facts from which `choice` decides whether this server gets a chunk of this cost (its approximate memory).
     pub(super) fn candidate(&self, cost: usize) -> Candidate {
         let phase = self.phase.get();
-        let limit = self.settings().in_flight_bytes_max;
         Candidate {
             weight: if self.leaving.get() {
                 0
@@ -96,8 +95,14 @@ impl Link {
             },
             standby: self.standby.get(),
             failed: phase == Phase::Failed,
-            ready: phase == Phase::Up && self.endpoint.window.borrow().has_room(cost, limit),
+            ready: phase == Phase::Up && self.has_room(cost),
         }
+    }
+
+    /// Whether a chunk of this cost fits into the bytes in flight to this server.
+    pub(super) fn has_room(&self, cost: usize) -> bool {
+        let limit = self.settings().in_flight_bytes_max;
+        self.endpoint.window.borrow().has_room(cost, limit)
     }
 
     /// Whether this is one of the servers that get every chunk (`balance: all`).

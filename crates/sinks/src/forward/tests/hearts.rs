@@ -1,11 +1,19 @@
 //! Heartbeats: a server that hangs gets no more chunks, and gets its share again when it answers.
 
-use std::{cell::Cell, net::SocketAddr, rc::Rc};
+use std::{cell::Cell, io, net::SocketAddr, rc::Rc};
 
+use millstream_config::Period;
+use millstream_pipeline::meters::Meter;
 use tokio::net::UdpSocket;
 
 use super::{server::Act, *};
-use crate::rig::packed;
+use crate::{
+    forward::{
+        heart::Hearts,
+        options::{Beat, Heartbeat},
+    },
+    rig::packed,
+};
 
 /// Options of a sink with frequent datagram heartbeats.
 const BY_UDP: &str = r#", "heartbeat": {"by": "udp", "interval": "20ms", "silence": "100ms"}, "batch": {"size": "0"}"#;
@@ -157,6 +165,39 @@ fn with_failover_wait_an_overdue_chunk_of_a_failed_server_goes_to_no_other_serve
     in_doubt_is_given_up(more, async |hung: Server, _: Rc<Cell<bool>>| {
         tokio::time::sleep(Duration::from_millis(300)).await;
         drop(hung);
+    });
+}
+
+#[test]
+fn a_server_is_not_silent_any_more_when_its_heartbeats_end() {
+    local(async {
+        let hearts = Hearts::new(Heartbeat {
+            by: Beat::Transport,
+            interval: Period::millis(10),
+            silence: Period::millis(20),
+        });
+        let pulses = hearts.subscribe();
+        let is_silent = || pulses.borrow().get("a:1").is_some_and(|pulse| pulse.silent);
+        let (asked, answers) = (Cell::new(0), Cell::new(true));
+        let connect = async || {
+            asked.set(asked.get() + 1);
+            match answers.get() {
+                true => Ok(()),
+                false => Err(io::Error::from(io::ErrorKind::ConnectionRefused)),
+            }
+        };
+        let unanswered = Meter::default();
+        let falls_silent = async {
+            eventually(|| asked.get() > 0).await;
+            answers.set(false);
+            eventually(is_silent).await;
+        };
+        tokio::select! {
+            () = hearts.ask("a:1", &unanswered, connect) => unreachable!(),
+            () = falls_silent => {}
+        }
+        // Another lane may still have chunks for the server, and retries it from now on.
+        assert!(!is_silent());
     });
 }
 

@@ -277,6 +277,45 @@ fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_even_after_a_rest
 }
 
 #[test]
+fn with_failover_wait_chunks_that_a_server_gets_again_after_a_restart_are_within_in_flight() {
+    local(async {
+        let directory = tempfile::tempdir().unwrap();
+        let doubtful = Server::start(|_| Act::Silence).await;
+        let good = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::durable(3);
+        let options = options(
+            &[&doubtful, &good],
+            r#", "failover": "wait", "in_flight": "1MiB""#,
+        );
+        let rig = || Rig::new(&COMPONENT, &options, &upstream, directory.path());
+        run_until(&mut rig(), async {
+            while doubtful.received().is_empty() {
+                upstream.put(packed("t", "small\n"), false);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // These are not settled, because an earlier chunk is in doubt.
+            let before = good.received().len();
+            let text = format!("{}\n", "x".repeat(200_000));
+            for _ in 0..60 {
+                upstream.put(packed("t", &text), false);
+            }
+            good.has(before + 40).await;
+        })
+        .await;
+        good.act(|_| Act::Silence);
+        let is_long = |frame: &&Received| frame.payload.len() > 200_000;
+        let long = || good.received().iter().filter(is_long).count();
+        let before = long();
+        run_until(&mut rig(), async {
+            eventually(|| long() >= before + 2).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        })
+        .await;
+        assert!(long() - before <= 5, "{}", long() - before);
+    });
+}
+
+#[test]
 fn with_failover_wait_a_chunk_in_doubt_can_be_given_up_after_a_restart() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
