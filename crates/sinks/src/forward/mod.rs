@@ -98,12 +98,12 @@ impl Sink for Forward {
             );
         }
         // With `balance: all` each server has its own copy of a chunk. A copy in doubt (sent, but not acked) is resent only to the
-        // same server.
+        // same server. A server is what its name stands for: which address of a name got a chunk is not remembered.
         let exact = self.has_one_server() || self.keeps_leases() || self.settings.to_all;
         match (durable, self.peer, exact) {
             (true, Peer::Millstream, true) => Promise::new(
                 Guarantee::ExactlyOnce,
-                "every server is a Millstream with a disk channel; at least once otherwise",
+                "every server is a Millstream with a disk channel, and its name has one address; at least once otherwise",
             ),
             (true, Peer::Millstream, false) => Promise::new(
                 Guarantee::AtLeastOnce,

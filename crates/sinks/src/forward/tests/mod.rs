@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millstream_pipeline::delivery::Receipt;
+use millstream_pipeline::{delivery::Receipt, promise::Guarantee};
 
 use super::COMPONENT;
 use crate::rig::{Rig, Upstream, build, check_contract, misfit};
@@ -97,6 +97,14 @@ fn once_each(received: &[Received]) -> Vec<&Received> {
         }
     }
     first
+}
+
+#[test]
+fn exactly_once_is_promised_only_for_names_with_one_address() {
+    let options = r#"{"servers": "aggregators:24224", "peer": "millstream"}"#;
+    let promise = build(&COMPONENT, options).promise(true);
+    assert_eq!(promise.guarantee, Guarantee::ExactlyOnce);
+    assert!(promise.condition.contains("its name has one address"));
 }
 
 #[test]
