@@ -55,6 +55,8 @@ struct Cluster {
     /// The committed records, in order.
     kept: Vec<Kept>,
     positions: BTreeMap<(String, String), String>,
+    /// Positions whose transactions are not completed yet.
+    unstable: BTreeMap<(String, String), String>,
     /// The epoch of the producer that may write. Every `init` increments it.
     epoch: u64,
     /// Errors for the next commits, returned before anything is committed.
@@ -170,6 +172,12 @@ impl Broker {
         self.state().positions.insert(place, text.to_owned());
     }
 
+    /// Sets a position whose transaction is about to be completed: only a stable read waits for it.
+    pub fn set_unstable_position(&self, group: &str, topic: &str, text: &str) {
+        let place = (group.to_owned(), topic.to_owned());
+        self.state().unstable.insert(place, text.to_owned());
+    }
+
     /// All positions: group, topic, text.
     pub fn positions(&self) -> Vec<(String, String, String)> {
         let state = self.state();
@@ -261,9 +269,18 @@ impl Producer for Writer {
         Ok(())
     }
 
-    fn committed(&mut self, store: &Store, _: Duration) -> Result<Option<String>, Error> {
+    fn committed(
+        &mut self,
+        store: &Store,
+        stable: bool,
+        _: Duration,
+    ) -> Result<Option<String>, Error> {
         let place = (store.group.clone(), store.topic.clone());
-        Ok(self.broker.state().positions.get(&place).cloned())
+        let mut state = self.broker.state();
+        if stable && let Some(text) = state.unstable.remove(&place) {
+            state.positions.insert(place.clone(), text);
+        }
+        Ok(state.positions.get(&place).cloned())
     }
 
     fn begin(&mut self) -> Result<(), Error> {

@@ -70,8 +70,18 @@ pub trait Producer: Send {
     /// call if there is a transactional id. May be called again after [`Kind::Again`](crate::Kind::Again).
     fn init(&mut self, timeout: Duration) -> Result<(), Error>;
 
-    /// The text that was committed last in `store`; `None` if there is none. An open transaction has no effect on the result.
-    fn committed(&mut self, store: &Store, timeout: Duration) -> Result<Option<String>, Error>;
+    /// The text that was committed last in `store`; `None` if there is none.
+    ///
+    /// With `stable`, waits until every transaction that commits in `store` is completed, if brokers support that (Kafka 2.5): a
+    /// broker may report a transaction as completed before its position can be read. Only [`Producer::init`] ends the transaction
+    /// that an earlier producer left open, so `stable` is for calls after `init`. Otherwise, an open transaction has no effect on
+    /// the result.
+    fn committed(
+        &mut self,
+        store: &Store,
+        stable: bool,
+        timeout: Duration,
+    ) -> Result<Option<String>, Error>;
 
     /// Begins a transaction.
     fn begin(&mut self) -> Result<(), Error>;

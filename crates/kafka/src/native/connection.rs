@@ -188,16 +188,15 @@ impl Connection {
     /// Sends a request and waits for its answer.
     pub(super) async fn ask<R: Request>(&self, request: &R) -> Result<R::Answer, Fault> {
         // ApiVersions is sent before the versions are known.
-        if R::KEY != ApiVersions::KEY
-            && R::KEY != SaslHandshake::KEY
-            && R::KEY != SaslAuthenticate::KEY
-        {
-            self.version(R::NAME, R::KEY, &[R::VERSION])?;
-        }
-        let mut body = self.head(R::KEY, R::VERSION);
-        request.write(&mut body);
+        let unchecked = [ApiVersions::KEY, SaslHandshake::KEY, SaslAuthenticate::KEY];
+        let version = match R::VERSIONS {
+            [only] if unchecked.contains(&R::KEY) => *only,
+            versions => self.version(R::NAME, R::KEY, versions)?,
+        };
+        let mut body = self.head(R::KEY, version);
+        request.write(version, &mut body);
         let answer = self.send(vec![Piece::Own(body)]).await?;
-        let read = R::read(&mut Take(&answer));
+        let read = R::read(version, &mut Take(&answer));
         read.ok_or_else(|| self.fail(&format!("an answer to {} that cannot be read", R::NAME)))
     }
 

@@ -187,8 +187,14 @@ impl Producer for Native {
         self.ask(What::Init, timeout).map(|_| ())
     }
 
-    fn committed(&mut self, store: &Store, timeout: Duration) -> Result<Option<String>, Error> {
-        match self.ask(What::Committed(store.clone()), timeout)? {
+    fn committed(
+        &mut self,
+        store: &Store,
+        stable: bool,
+        timeout: Duration,
+    ) -> Result<Option<String>, Error> {
+        let store = store.clone();
+        match self.ask(What::Committed { store, stable }, timeout)? {
             Answer::Text(text) => Ok(text),
             _ => Err(Error::new(Kind::Fatal, "the answer is not a position")),
         }

@@ -16,8 +16,9 @@ use super::{
     access::Access,
     accumulator::{Accumulator, SharedAccumulator},
     engine::Engine,
+    wire::{Put, Take},
 };
-use crate::{Error, Kind, Outgoing, Producer as _, ProducerOptions, Record};
+use crate::{Error, Kind, Outgoing, Producer as _, ProducerOptions, Record, Store};
 
 /// Options for a broker that does not exist.
 fn options() -> ProducerOptions {
@@ -350,6 +351,88 @@ fn another_broker_is_asked_if_one_is_frozen() {
     }
     assert!(heard[0].contains("asking another broker"), "{heard:?}");
     assert!(heard[1].contains("is this a Kafka broker"), "{heard:?}");
+}
+
+/// A broker that coordinates a group and supports OffsetFetch up to version `newest`. In version 7 it first answers that the offset
+/// is not stable. The position that it returns is the version and `require_stable` of the request.
+fn coordinator(newest: i16) -> ProducerOptions {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut is_stable = false;
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut length = [0; 4];
+            while stream.read_exact(&mut length).is_ok() {
+                let mut asked = vec![0; u32::from_be_bytes(length) as usize];
+                stream.read_exact(&mut asked).unwrap();
+                let mut head = Take(&asked);
+                let (key, version) = (head.i16().unwrap(), head.i16().unwrap());
+                let mut answer = Vec::new();
+                answer.i32(head.i32().unwrap());
+                match key {
+                    // ApiVersions: no error; FindCoordinator and OffsetFetch.
+                    18 => {
+                        answer.i16(0);
+                        answer.count(2);
+                        for (key, newest) in [(10, 1), (9, newest)] {
+                            answer.i16(key);
+                            answer.i16(0);
+                            answer.i16(newest);
+                        }
+                    }
+                    // FindCoordinator: not throttled, no error, no text; this broker.
+                    10 => {
+                        answer.i32(0);
+                        answer.i16(0);
+                        answer.nullable(None);
+                        answer.i32(1);
+                        answer.string("127.0.0.1");
+                        answer.i32(address.port().into());
+                    }
+                    // OffsetFetch.
+                    _ if version < 7 => {
+                        answer.extend(b"\0\0\0\0\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\0");
+                        answer.extend(b"\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\0\x02v5\0\0\0\0");
+                    }
+                    _ => {
+                        let (flag, _) = asked.last_chunk::<2>().unwrap().split_at(1);
+                        answer.extend(b"\0\0\0\0\0\x02\x02t\x02\0\0\0\0");
+                        answer.extend(b"\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\x03v");
+                        answer.push(b'0' + flag[0]);
+                        // UNSTABLE_OFFSET_COMMIT, or no error.
+                        answer.extend(if is_stable { b"\0\0" } else { b"\0\x58" });
+                        answer.extend(b"\0\0\0\0\0");
+                        is_stable = true;
+                    }
+                }
+                let length = u32::try_from(answer.len()).unwrap().to_be_bytes();
+                stream.write_all(&[&length[..], &answer].concat()).unwrap();
+            }
+        }
+    });
+    ProducerOptions {
+        brokers: vec![address.to_string()],
+        ..options()
+    }
+}
+
+#[test]
+fn a_position_is_read_again_until_its_transaction_is_completed_if_the_broker_supports_that() {
+    let store = Store {
+        group: "g".to_owned(),
+        topic: "t".to_owned(),
+    };
+    for (newest, stable, expected) in [
+        (5, true, "v5"),
+        (6, true, "v5"),
+        (9, true, "v1"),
+        (9, false, "v0"),
+    ] {
+        let mut producer = Native::new(coordinator(newest)).unwrap();
+        let found = producer.committed(&store, stable, Duration::from_secs(20));
+        assert_eq!(found, Ok(Some(expected.to_owned())), "{newest}");
+    }
 }
 
 #[test]

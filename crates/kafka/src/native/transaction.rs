@@ -27,7 +27,10 @@ const MAKING: i32 = 30_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Init,
-    Committed(Store),
+    Committed {
+        store: Store,
+        stable: bool,
+    },
     Commit {
         store: Store,
         text: String,
@@ -58,7 +61,10 @@ impl Order {
         let done = |done: Result<(), Error>| done.map(|()| Answer::Done);
         let answer = match &self.what {
             What::Init => done(transactions.init().await),
-            What::Committed(store) => transactions.committed(store).await.map(Answer::Text),
+            What::Committed { store, stable } => {
+                let committed = transactions.committed(store, *stable).await;
+                committed.map(Answer::Text)
+            }
             What::Commit {
                 store,
                 text,
@@ -122,9 +128,13 @@ impl Transactions {
         Ok(())
     }
 
-    async fn committed(&self, store: &Store) -> Result<Option<String>, Error> {
+    async fn committed(&self, store: &Store, stable: bool) -> Result<Option<String>, Error> {
         let (group, topic) = (&store.group, &store.topic);
-        let request = OffsetFetch { group, topic };
+        let request = OffsetFetch {
+            group,
+            topic,
+            stable,
+        };
         // A topic that does not exist holds no position.
         let code = |code: i16| {
             if code == codes::UNKNOWN_TOPIC_OR_PARTITION {

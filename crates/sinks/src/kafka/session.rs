@@ -142,7 +142,8 @@ impl Session {
     pub(super) fn find(&mut self, carried: &mut Carried<'_>) -> Result<Option<Position>, End> {
         let patience = carried.patience();
         if carried.ownership.has_checked() {
-            let committed = self.read(carried)?;
+            // The previous session may have left a transaction open, which only `init` ends, so this read must not wait for it.
+            let committed = self.read(carried, false)?;
             carried.ownership.check(committed.as_ref())?;
         }
         self.link
@@ -153,16 +154,17 @@ impl Session {
             self.link
                 .patiently(patience, |producer, _| producer.make_topic(topic, patience))?;
         }
-        let committed = self.read(carried)?;
+        let committed = self.read(carried, true)?;
         carried.ownership.check(committed.as_ref())?;
         self.stored = committed.is_some();
         Ok(committed.map(|committed| committed.position))
     }
 
-    fn read(&mut self, carried: &Carried<'_>) -> Result<Option<Committed>, End> {
+    /// Reads the position. `stable`: waits until no transaction is being completed.
+    fn read(&mut self, carried: &Carried<'_>, stable: bool) -> Result<Option<Committed>, End> {
         let store = &self.store;
         let text = self.link.patiently(carried.patience(), |producer, time| {
-            producer.committed(store, time)
+            producer.committed(store, stable, time)
         })?;
         let committed = text.as_deref().map(Committed::parse).transpose()?;
         let channel = carried.ownership.channel;

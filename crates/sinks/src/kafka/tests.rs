@@ -143,6 +143,20 @@ async fn a_start_continues_at_the_position_and_not_at_the_cursor() {
     assert_ne!(bench.position().owner, 9, "the new owner has claimed it");
 }
 
+/// The predecessor was killed when its transaction was committed, but the group's coordinator did not know that yet.
+#[tokio::test]
+async fn a_transaction_that_is_still_being_completed_at_a_start_is_not_repeated() {
+    let mut bench = exact(RAW);
+    bench.put("a\n");
+    bench.put("b\n");
+    bench.broker.set_position(GROUP, "t", &committed(0, 9));
+    let completed = committed(1, 9);
+    bench.broker.set_unstable_position(GROUP, "t", &completed);
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(bench.broker.values(), ["b"]);
+}
+
 #[tokio::test]
 async fn behind_memory_a_failed_record_is_resent_before_anything_is_settled() {
     let mut bench = plain(RAW);

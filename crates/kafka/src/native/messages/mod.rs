@@ -1,13 +1,16 @@
-//! A producer's requests and their answers. Each has one version, which all brokers since Kafka 2.4 support.
+//! A producer's requests and their answers. Each has a version that all brokers since Kafka 2.4 support.
 //!
-//! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). All versions are older than
-//! the "flexible" versions, which encode lengths differently. Only Produce has two versions: brokers on the level of
-//! Kafka 2.1 (older Redpanda) support only the older one, whose answer does not say which records are bad.
+//! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). Two requests have a second
+//! version. Produce: brokers on the level of Kafka 2.1 (older Redpanda) support only the older one, whose answer does not say
+//! which records are bad. OffsetFetch: the newer one waits for transactions that are being completed. It is the only "flexible"
+//! version, which encodes lengths differently.
 
+mod offset_fetch;
 mod produce;
 mod transactions;
 
 use super::wire::{Put, Take};
+pub(super) use offset_fetch::OffsetFetch;
 pub(super) use produce::{
     PRODUCE, PRODUCE_VERSIONS, Produced, produce_head, produce_partition, produce_topic,
     read_produced,
@@ -16,17 +19,18 @@ pub(super) use transactions::{
     AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, Identity, InitProducerId, TxnOffsetCommit,
 };
 
-/// A request: its name, key and version, its encoding, and the decoding of its answer.
+/// A request: its name, key and versions, its encoding, and the decoding of its answer.
 pub(super) trait Request {
     const NAME: &'static str;
     const KEY: i16;
-    const VERSION: i16;
+    /// Oldest first. The newest version that the broker supports is used.
+    const VERSIONS: &'static [i16];
     type Answer;
 
-    fn write(&self, out: &mut Vec<u8>);
+    fn write(&self, version: i16, out: &mut Vec<u8>);
 
     /// `None` if the answer ends early or is invalid.
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer>;
+    fn read(version: i16, answer: &mut Take<'_>) -> Option<Self::Answer>;
 }
 
 pub(super) struct ApiVersions;
@@ -40,12 +44,12 @@ pub(super) struct Versions {
 impl Request for ApiVersions {
     const NAME: &'static str = "ApiVersions";
     const KEY: i16 = 18;
-    const VERSION: i16 = 0;
+    const VERSIONS: &'static [i16] = &[0];
     type Answer = Versions;
 
-    fn write(&self, _: &mut Vec<u8>) {}
+    fn write(&self, _: i16, _: &mut Vec<u8>) {}
 
-    fn read(answer: &mut Take<'_>) -> Option<Versions> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Versions> {
         Some(Versions {
             error: answer.i16()?,
             apis: answer.array(|api| Some((api.i16()?, api.i16()?, api.i16()?)))?,
@@ -60,15 +64,15 @@ pub(super) struct SaslHandshake<'a> {
 impl Request for SaslHandshake<'_> {
     const NAME: &'static str = "SaslHandshake";
     const KEY: i16 = 17;
-    const VERSION: i16 = 1;
+    const VERSIONS: &'static [i16] = &[1];
     /// The error, and the supported mechanisms.
     type Answer = (i16, Vec<String>);
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.string(self.mechanism);
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Self::Answer> {
         Some((answer.i16()?, answer.array(Take::string)?))
     }
 }
@@ -80,15 +84,15 @@ pub(super) struct SaslAuthenticate<'a> {
 impl Request for SaslAuthenticate<'_> {
     const NAME: &'static str = "SaslAuthenticate";
     const KEY: i16 = 36;
-    const VERSION: i16 = 0;
+    const VERSIONS: &'static [i16] = &[0];
     /// The error with its text, and the server's message.
     type Answer = (i16, Option<String>, Vec<u8>);
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.bytes(self.bytes);
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Self::Answer> {
         Some((answer.i16()?, answer.nullable()?, answer.bytes()?.to_vec()))
     }
 }
@@ -116,10 +120,10 @@ pub(super) struct TopicMetadata {
 impl Request for Metadata<'_> {
     const NAME: &'static str = "Metadata";
     const KEY: i16 = 3;
-    const VERSION: i16 = 4;
+    const VERSIONS: &'static [i16] = &[4];
     type Answer = Cluster;
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.count(self.topics.len());
         for topic in self.topics {
             out.string(topic);
@@ -128,7 +132,7 @@ impl Request for Metadata<'_> {
         out.i8(1);
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<Cluster> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Cluster> {
         let _throttled = answer.i32()?;
         let brokers = answer.array(|broker| {
             let (id, host, port) = (broker.i32()?, broker.string()?, broker.i32()?);
@@ -181,16 +185,16 @@ pub(super) struct FindCoordinator<'a> {
 impl Request for FindCoordinator<'_> {
     const NAME: &'static str = "FindCoordinator";
     const KEY: i16 = 10;
-    const VERSION: i16 = 1;
+    const VERSIONS: &'static [i16] = &[1];
     /// The error, and `host:port`.
     type Answer = (i16, String);
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.string(self.key);
         out.i8(self.of as i8);
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Self::Answer> {
         let _throttled = answer.i32()?;
         let error = answer.i16()?;
         let _text = answer.nullable()?;
@@ -218,57 +222,6 @@ fn put_partitions(out: &mut Vec<u8>, topics: &Partitions) {
     }
 }
 
-/// Requests the offset that a group has committed for partition 0 of a topic.
-pub(super) struct OffsetFetch<'a> {
-    pub(super) group: &'a str,
-    pub(super) topic: &'a str,
-}
-
-pub(super) struct Fetched {
-    pub(super) error: i16,
-    /// -1 if the group has not committed an offset.
-    pub(super) offset: i64,
-    pub(super) metadata: String,
-}
-
-impl Request for OffsetFetch<'_> {
-    const NAME: &'static str = "OffsetFetch";
-    const KEY: i16 = 9;
-    const VERSION: i16 = 5;
-    type Answer = Fetched;
-
-    fn write(&self, out: &mut Vec<u8>) {
-        out.string(self.group);
-        put_partitions(out, &vec![(self.topic.to_owned(), vec![0])]);
-    }
-
-    fn read(answer: &mut Take<'_>) -> Option<Fetched> {
-        let _throttled = answer.i32()?;
-        let topics = answer.array(|topic| {
-            let _name = topic.string()?;
-            topic.array(|partition| {
-                let (_number, offset) = (partition.i32()?, partition.i64()?);
-                let _epoch = partition.i32()?;
-                let metadata = partition.nullable()?.unwrap_or_default();
-                let error = partition.i16()?;
-                Some(Fetched {
-                    error,
-                    offset,
-                    metadata,
-                })
-            })
-        })?;
-        let error = answer.i16()?;
-        let none = Fetched {
-            error,
-            offset: -1,
-            metadata: String::new(),
-        };
-        let first = topics.into_iter().flatten().next();
-        Some(first.filter(|_| error == 0).unwrap_or(none))
-    }
-}
-
 /// Creates a topic with one partition and the broker's default replication.
 pub(super) struct CreateTopic<'a> {
     pub(super) name: &'a str,
@@ -278,11 +231,11 @@ pub(super) struct CreateTopic<'a> {
 impl Request for CreateTopic<'_> {
     const NAME: &'static str = "CreateTopics";
     const KEY: i16 = 19;
-    const VERSION: i16 = 4;
+    const VERSIONS: &'static [i16] = &[4];
     /// The error and its text.
     type Answer = (i16, Option<String>);
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.count(1);
         out.string(self.name);
         out.i32(1);
@@ -295,7 +248,7 @@ impl Request for CreateTopic<'_> {
         out.i8(0);
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Self::Answer> {
         let _throttled = answer.i32()?;
         let topics = answer.array(|topic| {
             let _name = topic.string()?;
@@ -314,11 +267,11 @@ pub(super) struct DescribeTopic<'a> {
 impl Request for DescribeTopic<'_> {
     const NAME: &'static str = "DescribeConfigs";
     const KEY: i16 = 32;
-    const VERSION: i16 = 1;
+    const VERSIONS: &'static [i16] = &[1];
     /// The error and its text, and the value.
     type Answer = (i16, Option<String>, Option<String>);
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.count(1);
         // The resource type TOPIC.
         out.i8(2);
@@ -329,7 +282,7 @@ impl Request for DescribeTopic<'_> {
         out.i8(0);
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Self::Answer> {
         let _throttled = answer.i32()?;
         let resources = answer.array(|resource| {
             let (error, text) = (resource.i16()?, resource.nullable()?);
@@ -353,7 +306,11 @@ impl Request for DescribeTopic<'_> {
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn read_each_answer(bytes: &[u8]) {
     macro_rules! each {
-        ($($request:ty),*) => { $(let _ = <$request>::read(&mut Take(bytes));)* };
+        ($($request:ty),*) => { $(
+            for version in <$request>::VERSIONS {
+                let _ = <$request>::read(*version, &mut Take(bytes));
+            }
+        )* };
     }
     each!(
         ApiVersions,

@@ -25,15 +25,15 @@ pub(in super::super) struct InitProducerId<'a> {
 impl Request for InitProducerId<'_> {
     const NAME: &'static str = "InitProducerId";
     const KEY: i16 = 22;
-    const VERSION: i16 = 1;
+    const VERSIONS: &'static [i16] = &[1];
     type Answer = (i16, Identity);
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.nullable(self.transactional_id);
         out.i32(self.timeout_ms);
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Self::Answer> {
         let _throttled = answer.i32()?;
         let error = answer.i16()?;
         let (id, epoch) = (answer.i64()?, answer.i16()?);
@@ -64,16 +64,16 @@ pub(in super::super) struct AddPartitionsToTxn<'a> {
 impl Request for AddPartitionsToTxn<'_> {
     const NAME: &'static str = "AddPartitionsToTxn";
     const KEY: i16 = 24;
-    const VERSION: i16 = 2;
+    const VERSIONS: &'static [i16] = &[2];
     type Answer = Vec<(String, i32, i16)>;
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.string(self.transactional_id);
         self.identity.write(out);
         put_partitions(out, &self.topics);
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Self::Answer> {
         let _throttled = answer.i32()?;
         take_errors(answer)
     }
@@ -88,16 +88,16 @@ pub(in super::super) struct AddOffsetsToTxn<'a> {
 impl Request for AddOffsetsToTxn<'_> {
     const NAME: &'static str = "AddOffsetsToTxn";
     const KEY: i16 = 25;
-    const VERSION: i16 = 2;
+    const VERSIONS: &'static [i16] = &[2];
     type Answer = i16;
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.string(self.transactional_id);
         self.identity.write(out);
         out.string(self.group);
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<i16> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<i16> {
         let _throttled = answer.i32()?;
         answer.i16()
     }
@@ -116,10 +116,10 @@ pub(in super::super) struct TxnOffsetCommit<'a> {
 impl Request for TxnOffsetCommit<'_> {
     const NAME: &'static str = "TxnOffsetCommit";
     const KEY: i16 = 28;
-    const VERSION: i16 = 2;
+    const VERSIONS: &'static [i16] = &[2];
     type Answer = Vec<(String, i32, i16)>;
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.string(self.transactional_id);
         out.string(self.group);
         self.identity.write(out);
@@ -133,7 +133,7 @@ impl Request for TxnOffsetCommit<'_> {
         out.nullable(Some(self.metadata));
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<Self::Answer> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<Self::Answer> {
         let _throttled = answer.i32()?;
         take_errors(answer)
     }
@@ -148,16 +148,16 @@ pub(in super::super) struct EndTxn<'a> {
 impl Request for EndTxn<'_> {
     const NAME: &'static str = "EndTxn";
     const KEY: i16 = 26;
-    const VERSION: i16 = 2;
+    const VERSIONS: &'static [i16] = &[2];
     type Answer = i16;
 
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, _: i16, out: &mut Vec<u8>) {
         out.string(self.transactional_id);
         self.identity.write(out);
         out.i8(self.commit.into());
     }
 
-    fn read(answer: &mut Take<'_>) -> Option<i16> {
+    fn read(_: i16, answer: &mut Take<'_>) -> Option<i16> {
         let _throttled = answer.i32()?;
         answer.i16()
     }
