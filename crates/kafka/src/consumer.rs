@@ -33,8 +33,12 @@ pub trait Consumer: Send {
         timeout: Duration,
     ) -> Result<Vec<Option<u64>>, Error>;
 
-    /// The offset of the first record of a partition, and the offset after its last record.
+    /// The offset of the first record of a partition, and the offset after the last record that can be read. A reader of committed
+    /// records cannot read beyond the first record of an open transaction.
     fn bounds(&mut self, partition: &Partition, timeout: Duration) -> Result<(u64, u64), Error>;
+
+    /// The offset after the last record of a partition, including the records of open transactions.
+    fn end(&mut self, partition: &Partition, timeout: Duration) -> Result<u64, Error>;
 
     /// The offset of the first record at or after a time (milliseconds since 1970). If all records are older, the offset after the
     /// last record.

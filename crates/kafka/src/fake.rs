@@ -71,6 +71,8 @@ struct Cluster {
     /// The broker does not answer: records stay in flight.
     away: bool,
     record_max: Option<usize>,
+    /// How many of the last records of each topic belong to an open transaction.
+    open: usize,
     /// Errors for the next requests for a topic's record limit.
     limit_faults: Faults,
     /// Whether requests for committed offsets fail, and how many requests there were.
@@ -164,6 +166,11 @@ impl Broker {
     /// The options of all producers, in the order in which they were created.
     pub fn producers(&self) -> Vec<ProducerOptions> {
         self.state().producers.clone()
+    }
+
+    /// Consumers do not see the last `records` records of each topic, because they belong to an open transaction.
+    pub fn set_open(&self, records: usize) {
+        self.state().open = records;
     }
 
     /// Sets the position (the text that a sink commits for a group and topic) as another producer would.

@@ -18,6 +18,7 @@ use crate::{Consumer, Error, Incoming, Kind, Partition, Polled, Settings, Taken,
 
 pub(crate) struct Librdkafka {
     consumer: BaseConsumer<Context>,
+    settings: Settings,
     /// Whether a group assigns the partitions.
     in_group: bool,
     assigned: BTreeSet<Partition>,
@@ -28,6 +29,7 @@ impl Librdkafka {
         let consumer = config(settings).create_with_context(Context::default());
         Ok(Self {
             consumer: consumer.map_err(|error| unfit(&error))?,
+            settings: settings.clone(),
             in_group: false,
             assigned: BTreeSet::new(),
         })
@@ -160,6 +162,14 @@ impl Consumer for Librdkafka {
             u64::try_from(low).unwrap_or(0),
             u64::try_from(high).unwrap_or(0),
         ))
+    }
+
+    fn end(&mut self, partition: &Partition, timeout: Duration) -> Result<u64, Error> {
+        // The bounds that librdkafka asks for depend on the isolation level of the client, so another client asks.
+        let mut settings = self.settings.clone();
+        settings.set("isolation.level", "read_uncommitted");
+        let (_, end) = Self::new(&settings)?.bounds(partition, timeout)?;
+        Ok(end)
     }
 
     fn offset_at(

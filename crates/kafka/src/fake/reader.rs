@@ -23,12 +23,21 @@ impl Reader {
         }
     }
 
-    fn of(&self, partition: &Partition) -> Vec<Kept> {
+    /// All records of a partition.
+    fn all(&self, partition: &Partition) -> Vec<Kept> {
         let state = self.broker.state();
         let kept = state.kept.iter();
         kept.filter(|kept| kept.topic == partition.topic)
             .cloned()
             .collect()
+    }
+
+    /// The records before the open transaction.
+    fn of(&self, partition: &Partition) -> Vec<Kept> {
+        let mut all = self.all(partition);
+        let open = self.broker.state().open;
+        all.truncate(all.len().saturating_sub(open));
+        all
     }
 }
 
@@ -76,6 +85,10 @@ impl Consumer for Reader {
 
     fn bounds(&mut self, partition: &Partition, _: Duration) -> Result<(u64, u64), Error> {
         Ok((0, self.of(partition).len() as u64))
+    }
+
+    fn end(&mut self, partition: &Partition, _: Duration) -> Result<u64, Error> {
+        Ok(self.all(partition).len() as u64)
     }
 
     fn offset_at(&mut self, partition: &Partition, time: i64, _: Duration) -> Result<u64, Error> {

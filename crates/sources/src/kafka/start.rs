@@ -65,16 +65,23 @@ pub(super) fn find(
         (None, Start::End) => (high, false),
         (None, Start::Time(time)) => (consumer.offset_at(partition, time, ANSWER)?, false),
     };
+    // `high` is before the records of an open transaction. An offset between them may come from a reset of the group's offsets, or
+    // from a reader of uncommitted records.
+    let end = if found && offset > high {
+        consumer.end(partition, ANSWER)?
+    } else {
+        high
+    };
     let Partition { topic, number } = partition;
     let begin = |warning: String, anew| Begin {
         offset: low,
         warning: Some(warning),
         anew,
     };
-    Ok(if found && offset > high {
+    Ok(if found && offset > end {
         begin(
             format!(
-                "{topic}/{number} ends at offset {high}, but reading should continue at {offset}: the topic was recreated; it is read \
+                "{topic}/{number} ends at offset {end}, but reading should continue at {offset}: the topic was recreated; it is read \
                  from offset {low}"
             ),
             known.kept.is_some(),

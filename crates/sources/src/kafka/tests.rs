@@ -193,6 +193,25 @@ fn a_recreated_topic_is_read_from_its_beginning() {
 }
 
 #[test]
+fn an_offset_within_an_open_transaction_is_not_taken_for_one_of_a_recreated_topic() {
+    for options in [
+        r#""topics": ["a"]"#,
+        r#""topics": ["a"], "partitions": "all""#,
+    ] {
+        let broker = Broker::default();
+        put(&broker, "a", &["1", "2", "3"]);
+        let downstream = Downstream::durable();
+        run_once(&broker, options, &downstream);
+        broker.set_open(2);
+        run_once(&broker, options, &downstream);
+        broker.set_open(0);
+        put(&broker, "a", &["4"]);
+        run_once(&broker, options, &downstream);
+        assert_eq!(messages(&downstream.batches()), ["1", "2", "3", "4"]);
+    }
+}
+
+#[test]
 fn start_decides_where_an_unread_partition_begins() {
     for (start, expected) in [
         ("beginning", 3),
