@@ -58,8 +58,8 @@ pub(super) struct Accumulator {
     linger: Duration,
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
-    /// Topics with known partitions are never removed, because the sequence numbers of a partition must not restart. There are at most
-    /// as many of them as the cluster has topics. A topic that does not exist is evicted with its records; otherwise, topic names that
+    /// Topics with known partitions are never removed, because the sequence numbers of a partition must not restart; nor are
+    /// partitions. There are at most as many of them as the cluster has topics. A topic that does not exist is evicted with its records; otherwise, topic names that
     /// peers send could fill the memory.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
@@ -303,10 +303,14 @@ impl Accumulator {
         found.missing_since = None;
         let count = partitions.len().max(found.partitions.len());
         found.partitions.resize_with(count, Partition::new);
+        for partition in &mut found.partitions {
+            partition.leader = -1;
+            partition.missing_since.get_or_insert(now);
+        }
         for (number, leader) in partitions {
             let partition = usize::try_from(*number).ok();
             if let Some(partition) = partition.and_then(|number| found.partitions.get_mut(number)) {
-                partition.leader = *leader;
+                (partition.leader, partition.missing_since) = (*leader, None);
             }
         }
         found.learned_at = Some(now);

@@ -18,9 +18,9 @@ use super::{
 };
 use crate::{Error, Kind};
 
-/// How long a topic may be unknown before its records fail. A new topic is not immediately known to all brokers.
-const PROPAGATION: Duration = Duration::from_secs(30);
-/// How long a topic may be unknown before this is reported.
+/// How long a topic or a partition may be unknown before its records fail. A new one is not immediately known to all brokers.
+pub(super) const PROPAGATION: Duration = Duration::from_secs(30);
+/// How long a topic or a partition may be unknown before this is reported.
 const NOTICE: Duration = Duration::from_secs(2);
 
 /// The pause between two requests for metadata.
@@ -103,7 +103,10 @@ impl Lookups {
                 continue;
             };
             match codes::todo(found.error) {
-                _ if found.error == codes::NONE => state.learn(topic, &found.partitions, now),
+                _ if found.error == codes::NONE => {
+                    state.learn(topic, &found.partitions, now);
+                    miss_partitions(&mut state, topic, now);
+                }
                 Todo::Fail(kind) if kind != Kind::Again => {
                     let error = codes::error(found.error, &format!("topic {}", found.name), None);
                     state.take_back(Some(topic), &error);
@@ -182,6 +185,28 @@ fn miss(state: &mut Accumulator, topic: usize, code: i16, now: Instant) {
         found.missing_since = None;
         let text = format!("topic {}: {}", found.name, codes::name(code));
         state.take_back(Some(topic), &Error::new(Kind::Refused, text));
+    }
+}
+
+/// Handles partitions that do not exist any more, because the topic was recreated with fewer of them. This producer cannot move
+/// their records to other partitions, because a broker may have written some of them; the next producer can.
+pub(super) fn miss_partitions(state: &mut Accumulator, topic: usize, now: Instant) {
+    let Some(found) = state.topics.get(topic) else {
+        return;
+    };
+    let name = found.name.clone();
+    let partitions = found.partitions.iter().enumerate();
+    let missing: Vec<(usize, Instant)> = partitions
+        .filter(|(_, partition)| partition.open.is_some() || !partition.ready.is_empty())
+        .filter_map(|(number, partition)| Some((number, partition.missing_since?)))
+        .collect();
+    for (number, since) in missing {
+        let text = format!("topic {name}: partition {number} does not exist any more");
+        if since + PROPAGATION <= now {
+            state.take_back_partition((topic, number), &Error::new(Kind::Fatal, text));
+        } else if since + NOTICE <= now {
+            state.complaint = Some(format!("{text}; retrying"));
+        }
     }
 }
 

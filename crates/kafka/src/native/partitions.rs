@@ -25,6 +25,8 @@ pub(super) struct Topic {
 pub(super) struct Partition {
     /// The id of the leader; -1 if unknown.
     pub(super) leader: i32,
+    /// When the brokers first listed the topic's partitions without this one.
+    pub(super) missing_since: Option<Instant>,
     /// The batch that records are appended to.
     pub(super) open: Option<Batch>,
     /// Closed batches in order; the first one may be in flight.
@@ -122,6 +124,7 @@ impl Partition {
     pub(super) fn new() -> Self {
         Self {
             leader: -1,
+            missing_since: None,
             open: None,
             ready: VecDeque::new(),
             in_flight: false,

@@ -16,6 +16,7 @@ use super::{
     access::Access,
     accumulator::{Accumulator, SharedAccumulator},
     engine::Engine,
+    lookups::{PROPAGATION, miss_partitions},
     wire::{Put, Take},
 };
 use crate::{Error, Kind, Outgoing, Producer as _, ProducerOptions, Record, Store};
@@ -111,6 +112,42 @@ fn a_partition_has_one_batch_in_flight_and_its_sequence_numbers_have_no_gaps() {
     assert_eq!((sequence, records), (2, 1));
     state.succeed((0, 0), third);
     assert_eq!(state.records, 0);
+}
+
+#[test]
+fn only_records_for_partitions_that_a_recreated_topic_lacks_fail() {
+    let shared = shared(options());
+    let (mut state, start) = (shared.lock(), Instant::now());
+    let topic = state.topic("t");
+    state.learn(topic, &[(0, 1), (1, 1)], start);
+    for (number, key) in ["a", "b", "c", "d", "e", "f"].into_iter().enumerate() {
+        state.append_all(&outgoing(number, 1, Some(key)), 0, start);
+    }
+    state.flush();
+    let numbers = |state: &mut Accumulator, partition| {
+        let ready = &state.partition((0, partition)).unwrap().ready;
+        let numbers = ready.iter().flat_map(|batch| batch.numbers.clone());
+        numbers.collect::<Vec<_>>()
+    };
+    let (stay, lost) = (numbers(&mut state, 0), numbers(&mut state, 1));
+    assert!(!stay.is_empty() && !lost.is_empty());
+    // A broker that does not know the partition for a moment changes nothing.
+    state.learn(topic, &[(0, 1)], start);
+    miss_partitions(&mut state, topic, start + PROPAGATION / 2);
+    state.learn(topic, &[(0, 1), (1, 1)], start + PROPAGATION / 2);
+    let again = start + PROPAGATION;
+    state.learn(topic, &[(0, 1)], again);
+    miss_partitions(&mut state, topic, again);
+    assert!(state.failed.is_empty());
+    miss_partitions(&mut state, topic, again + PROPAGATION);
+    let failed = std::mem::take(&mut state.failed);
+    let failed: Vec<_> = failed
+        .iter()
+        .map(|one| (one.number, one.error.kind))
+        .collect();
+    let lost: Vec<_> = lost.iter().map(|number| (*number, Kind::Fatal)).collect();
+    assert_eq!(failed, lost);
+    assert_eq!(numbers(&mut state, 0), stay);
 }
 
 #[test]
