@@ -82,6 +82,7 @@ impl Shaper {
         refused: &mut Vec<Refused>,
     ) -> usize {
         self.topics.begin(outgoing);
+        self.limits.forget_old();
         if let Values::Connect(_) = &self.values {
             return self.connect(batch, first, outgoing, refused);
         }

@@ -40,7 +40,9 @@ impl Kafka {
 
     pub(super) fn limits(&self) -> MutexGuard<'_, Limits> {
         // A panic cannot leave the limits half changed: no code that holds the lock panics.
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        limits.forget_old();
+        limits
     }
 
     /// Asks for the largest batch that a topic accepts, after the topic has refused one as too large.

@@ -3,7 +3,7 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use millstream_kafka::{Outgoing, topic_fault};
 use millstream_record::Batch;
@@ -11,9 +11,13 @@ use millstream_wire::{
     record::TimedRecord,
     template::{Depends, Renderer, Template},
 };
+use tokio::time::Instant;
 
 /// Maximum number of names that are remembered. When it is reached, all are forgotten.
 const NAMES_MAX: usize = 10_000;
+
+/// The time after which learned limits are forgotten. If they still apply, the next refusal teaches them again.
+pub(super) const LIMITS_AGE: Duration = Duration::from_secs(600);
 
 /// The limits of topics that have refused a batch as too large.
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub(super) struct Limits {
     records: HashMap<String, usize>,
     /// The smallest of these limits. Batches of more than one record stay below it.
     pub(super) batch_max: usize,
+    /// When the first of these limits was learned.
+    since: Option<Instant>,
 }
 
 impl Default for Limits {
@@ -29,6 +35,7 @@ impl Default for Limits {
         Self {
             records: HashMap::new(),
             batch_max: usize::MAX,
+            since: None,
         }
     }
 }
@@ -43,6 +50,17 @@ impl Limits {
         };
         self.records.insert(topic.to_owned(), bytes);
         self.batch_max = self.batch_max.min(bytes);
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Forgets all limits if the first one was learned long ago, because an operator may have raised them.
+    pub(super) fn forget_old(&mut self) {
+        if self
+            .since
+            .is_some_and(|since| since.elapsed() >= LIMITS_AGE)
+        {
+            *self = Self::default();
+        }
     }
 
     /// The largest record of the topic, if known.

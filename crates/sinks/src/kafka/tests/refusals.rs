@@ -1,6 +1,7 @@
 //! Records that a topic never accepts, and their neighbours.
 
 use super::*;
+use crate::kafka::topics::LIMITS_AGE;
 
 #[tokio::test]
 async fn a_record_too_large_for_its_topic_is_rejected_and_its_neighbours_are_not() {
@@ -17,6 +18,33 @@ async fn a_record_too_large_for_its_topic_is_rejected_and_its_neighbours_are_not
         let rejected = bench.upstream.rejected();
         assert_eq!(rejected.iter().map(|batch| batch.count).sum::<u32>(), 1);
         assert!(reasons(&rejected).contains("max.message.bytes"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_was_raised_applies_after_ten_minutes_without_a_restart() {
+    let large = format!("{}\n", "x".repeat(500));
+    for durable in [true, false] {
+        let mut bench = if durable { exact(RAW) } else { plain(RAW) };
+        let (broker, upstream) = (bench.broker.clone(), bench.upstream.clone());
+        broker.set_record_max(300);
+        bench.put(&large);
+        let raised = async {
+            while upstream.rejected().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            broker.set_record_max(1000);
+            tokio::time::sleep(LIMITS_AGE).await;
+            drop(upstream.put(rig::packed("tag", &large), false));
+            while broker.values().is_empty() && count(&upstream.rejected()) == 1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            ended = bench.rig.run() => panic!("it ended: {ended:?}"),
+            () = raised => {}
+        }
+        assert_eq!(broker.values(), [large.trim_end()], "durable: {durable}");
     }
 }
 
