@@ -39,6 +39,10 @@ struct State {
     settled: usize,
     closed: bool,
     waker: Option<Waker>,
+    /// Whether a processor works on the first batch after each `resume`.
+    slow: bool,
+    /// Whether the processor works on a batch now.
+    is_working: bool,
     rejected: Vec<Group>,
     /// The number of groups of rejects that are still to be lost.
     rejects_lost: usize,
@@ -92,6 +96,11 @@ impl Upstream {
         wake(state);
     }
 
+    /// Puts a processor in front of the sink: after each start or restart of the sink, the first batch is not ready at once.
+    pub(crate) fn set_slow(&self) {
+        self.lock().slow = true;
+    }
+
     /// Durable: how many batches are settled.
     pub(crate) fn settled(&self) -> usize {
         self.lock().settled
@@ -125,6 +134,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
 impl Reader for Upstream {
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
         let mut state = self.lock();
+        state.is_working = state.slow;
         if state.id.is_some() {
             state.next = after.map_or(state.settled, |after| after.seq as usize);
             state.part = 0;
@@ -134,6 +144,10 @@ impl Reader for Upstream {
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
         let mut state = self.lock();
+        if std::mem::take(&mut state.is_working) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let next = match state.id {
             Some(_) => state
                 .batches

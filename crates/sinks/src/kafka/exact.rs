@@ -119,17 +119,22 @@ impl Exact<'_> {
             Err(End::Stopped) => return Ok(true),
             Err(End::Failure(failure)) => return Err(failure),
         }
-        // Gives up only records that are ready now: later ones have not waited, and Kafka may work again when they arrive.
-        let Ok(next) = tokio::time::timeout(Duration::ZERO, inlet.next()).await else {
+        // Gives up only records that the channel has already kept: later ones have not waited, and Kafka may work again when they arrive.
+        // The channel must be asked, because a processor may still be working on the records.
+        let done = self.settled.max(inlet.settled());
+        if inlet
+            .bounds()
+            .is_none_or(|bounds| Some(bounds.kept) <= done)
+        {
             return Ok(false);
-        };
-        let mut next = next?;
-        if next.is_some() {
-            self.carried.context.reporter.error("give-up", &text);
         }
-        while let Some(item) = next {
+        let mut is_reported = false;
+        while let Some(item) = inlet.next().await? {
             match item {
                 Item::Batch(batch, _) => {
+                    if !std::mem::replace(&mut is_reported, true) {
+                        self.carried.context.reporter.error("give-up", &text);
+                    }
                     let records = millstream_wire::record::records(&batch);
                     let records = records.filter_map(|(range, _)| batch.body.get(range));
                     inlet.reject(&batch, records, &text).await;
@@ -146,7 +151,6 @@ impl Exact<'_> {
                     return Ok(true);
                 }
             }
-            next = inlet.next().await?;
         }
         Ok(false)
     }

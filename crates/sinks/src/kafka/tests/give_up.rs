@@ -93,7 +93,17 @@ async fn a_start_gives_up_nothing_that_an_earlier_start_has_committed() {
 
 #[tokio::test]
 async fn records_are_given_up_even_while_brokers_are_down() {
-    let mut bench = exact(GIVE_UP);
+    given_up_while_brokers_are_down(exact(GIVE_UP)).await;
+}
+
+#[tokio::test]
+async fn records_that_come_out_of_a_slow_processor_are_given_up_too() {
+    let bench = exact(GIVE_UP);
+    bench.upstream.set_slow();
+    given_up_while_brokers_are_down(bench).await;
+}
+
+async fn given_up_while_brokers_are_down(mut bench: Bench) {
     bench.put("a\n");
     for _ in 0..100 {
         bench.broker.on_init(away);
