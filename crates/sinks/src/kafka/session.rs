@@ -198,7 +198,7 @@ impl Session {
         self.numbered += self
             .shaper
             .shape(batch, first, &mut self.outgoing, &mut self.refused);
-        self.leave_out(first, position, &carried.unfit);
+        self.leave_out(position, &carried.unfit);
         if !self.outgoing.records.is_empty() {
             self.begin_transaction()?;
             let mut next = 0;
@@ -214,13 +214,12 @@ impl Session {
         Ok(())
     }
 
-    /// Removes records that brokers refused permanently in an earlier session.
-    fn leave_out(&mut self, first: usize, position: Option<Position>, unfit: &Unfit) {
+    /// Removes records of the last batch, which is at `position`, that brokers refused permanently in an earlier session.
+    fn leave_out(&mut self, position: Option<Position>, unfit: &Unfit) {
         let mut own = unfit.range((position, 0)..=(position, usize::MAX));
-        if own.next().is_none() {
+        let (Some(_), Some(first)) = (own.next(), self.first_at(self.batches.len())) else {
             return;
-        }
-        let first = self.first_at(self.batches.len()).unwrap_or(first);
+        };
         let reason = |number: usize| unfit.get(&(position, number - first));
         let records = self.outgoing.records.iter();
         let out =
