@@ -5,8 +5,8 @@
 //!
 //! Where to look: `run` takes batches and settles them, `encode` decides which bytes go into which file, `pending` holds these
 //! bytes until they are written, `writer` writes and commits (`patient` retries failed writes behind a memory channel), `files`
-//! opens and closes files, `rotate` and `naming` rename them. `ledger` (a `table` in a `journal`) holds the committed state,
-//! which `recover` reads at the start.
+//! opens and closes files, `rotate`, `naming` and `numbering` rename them. `ledger` (a `table` in a `journal`) holds the
+//! committed state, which `recover` reads at the start.
 //!
 //! Guarantees (docs/delivery.md): behind a durable (disk) channel every record is in the files exactly once, also after SIGKILL
 //! and power loss. Behind a memory channel every record is synced before it is settled. A record is never split between two
@@ -23,6 +23,7 @@ mod journal;
 mod latest;
 mod ledger;
 mod naming;
+mod numbering;
 mod output;
 mod outputs;
 mod patient;

@@ -1,8 +1,9 @@
 //! Which paths can be files, and the names of rotated files. Pure functions.
 //!
 //! `app.log` becomes `app.log.20261121-035051-7`. The first part of the suffix is a time in UTC, usually the receive time of the
-//! batch that did not fit into the file. The second part is the number of the rotation. The journal counts rotations, so a number
-//! never repeats. The extension of a compressed file stays at the end: `app.log.gz` becomes `app.log.20261121-035051-7.gz`.
+//! batch that did not fit into the file. The second part is the number of the rotation, which is higher than those of all rotated
+//! files in the directory (see `numbering`). The extension of a compressed file stays at the end: `app.log.gz` becomes
+//! `app.log.20261121-035051-7.gz`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -36,7 +37,7 @@ pub(super) fn misfit(path: &[u8], rotates: bool, prunes: bool) -> Option<String>
     }
     if path.is_empty() || path.ends_with(b"/") {
         Some("a path that names no file".to_owned())
-    } else if prunes && is_rotation(path) {
+    } else if prunes && number_in(path).is_some() {
         Some("a name like that of a rotated file, which `rotate.keep` would remove".to_owned())
     } else {
         None
@@ -88,15 +89,21 @@ pub(super) fn rotation_number(current: &OsStr, name: &OsStr) -> Option<u64> {
     }
 }
 
-/// Whether a path is named like a rotation of any file.
-fn is_rotation(path: &[u8]) -> bool {
+/// Returns the number of the rotation if a path is named like a rotation of any file.
+fn number_in(path: &[u8]) -> Option<u64> {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let (start, end) = split_end(name);
-    let Some(dot) = start.iter().rposition(|byte| *byte == b'.') else {
-        return false;
-    };
+    let dot = start.iter().rposition(|byte| *byte == b'.')?;
     let current = [&start[..dot], end].concat();
-    rotation_number(OsStr::from_bytes(&current), OsStr::from_bytes(name)).is_some()
+    rotation_number(OsStr::from_bytes(&current), OsStr::from_bytes(name))
+}
+
+/// Returns the lowest number that is higher than those of all rotated files among `names`. Ignores numbers that no sink reaches by
+/// counting, so that counting on from the result never overflows.
+pub(super) fn next_number(names: &[OsString]) -> u64 {
+    let numbers = names.iter().filter_map(|name| number_in(name.as_bytes()));
+    let highest = numbers.filter(|number| *number < u64::MAX / 2).max();
+    highest.map_or(0, |highest| highest + 1)
 }
 
 /// Returns those of `names` that are rotations of `current`, except the `keep` newest ones. The oldest is first.

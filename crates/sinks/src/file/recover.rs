@@ -18,7 +18,7 @@ use std::{
 };
 
 use millstream_pipeline::{channel::Bounds, failure::Failure, report::Reporter};
-use millstream_record::{Position, Time};
+use millstream_record::Position;
 use millstream_state::{Alternating, Begun};
 use millstream_sys::disk::{Disk, Metadata, Open};
 use millstream_wire::compression::{Codec, codec_of, whole_bytes};
@@ -26,7 +26,8 @@ use millstream_wire::compression::{Codec, codec_of, whole_bytes};
 use super::{
     failure::cannot,
     files::{find_inode, lock},
-    journal, naming,
+    journal,
+    numbering::Numbering,
     table::{HEAD_BYTES, Row, Table},
 };
 use crate::directories::directory_of;
@@ -73,6 +74,7 @@ pub(super) fn recover(
         reporter,
         replays: replays.is_some(),
         cuts: doubt.is_none() && comes,
+        numbering: Numbering::default(),
         number: table.number,
         aside: Vec::new(),
         codec,
@@ -186,6 +188,7 @@ struct Recovery<'a> {
     replays: bool,
     /// Whether files may be truncated: the journal can be trusted, and the channel redelivers the truncated records.
     cuts: bool,
+    numbering: Numbering,
     /// The number of the next rotated file.
     number: u64,
     /// Files that were put aside, and their new names.
@@ -229,7 +232,10 @@ impl Recovery<'_> {
         // read.
         let short = found.len < row.committed && self.codec.is_some();
         if (unknown || short) && path == row.path {
-            let to = self.free_name(&row.path, row.since)?;
+            let number = &mut self.number;
+            let to = self
+                .numbering
+                .name(self.disk, &row.path, row.since, number)?;
             row.renamed = Some(to);
         }
         let stays = path == row.path && row.renamed.is_none();
@@ -272,19 +278,6 @@ impl Recovery<'_> {
                 .map_err(|error| cannot("sync the directory", directory, &error))?;
         }
         Ok(stays.then_some(row))
-    }
-
-    /// Returns a rotated name that no file has.
-    fn free_name(&mut self, path: &Path, time: Time) -> Result<PathBuf, Failure> {
-        loop {
-            let to = naming::rotated(path, time, self.number);
-            self.number += 1;
-            match self.disk.metadata(&to) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(to),
-                Err(error) => return Err(cannot("look at", &to, &error)),
-                Ok(_) => {}
-            }
-        }
     }
 
     /// Finds the file: under its new name, its old name, or any other name in the same directory.

@@ -15,7 +15,10 @@ use std::{
 use millstream_pipeline::{failure::Failure, meters::Meter, report::Reporter};
 use millstream_record::Time;
 
-use super::{failure::cannot, files::Files, ledger::Ledger, naming, output::Output, table::Change};
+use super::{
+    failure::cannot, files::Files, ledger::Ledger, naming, numbering::Numbering, output::Output,
+    table::Change,
+};
 use crate::directories::directory_of;
 
 /// A file that gets no writes for this long is closed: if another process has removed the file, that frees its space. The file also
@@ -121,6 +124,7 @@ fn later(time: Time, by: Duration) -> Time {
 /// Renames files and removes old ones.
 pub(super) struct Rotation {
     pub(super) rules: Rules,
+    numbering: Numbering,
     /// Paths rotated since the last commit. After the next commit their old rotated files can be removed.
     rotated: Vec<PathBuf>,
     count: Meter,
@@ -131,6 +135,7 @@ impl Rotation {
     pub(super) fn new(rules: Rules, count: Meter) -> Self {
         Self {
             rules,
+            numbering: Numbering::default(),
             rotated: Vec::new(),
             count,
         }
@@ -155,16 +160,11 @@ impl Rotation {
         }
         let path = output.path.clone();
         ledger.enter(id, output);
-        let to = loop {
-            let number = ledger.table().number;
-            let to = naming::rotated(&path, time, number);
-            ledger.change(Change::Number(number + 1));
-            match files.disk.metadata(&to) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => break to,
-                Err(error) => return Err(cannot("look at", &to, &error)),
-                Ok(_) => {}
-            }
-        };
+        let mut number = ledger.table().number;
+        let to = self
+            .numbering
+            .name(&*files.disk, &path, time, &mut number)?;
+        ledger.change(Change::Number(number));
         ledger.change(Change::Rename(id, to.clone()));
         ledger.note()?;
         files.close(&[id])?;

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::Path};
 
 use millstream_record::Time;
 
-use crate::file::naming::{misfit, rotated, rotation_number, superfluous};
+use crate::file::naming::{misfit, next_number, rotated, rotation_number, superfluous};
 
 #[test]
 fn a_rotated_file_is_named_by_time_and_number() {
@@ -75,6 +75,18 @@ fn the_newest_rotations_are_kept() {
     );
     assert_eq!(superfluous("a".as_ref(), all.clone(), 3), names(&[]));
     assert_eq!(superfluous("a".as_ref(), all, 9), names(&[]));
+}
+
+#[test]
+fn numbers_continue_after_the_highest_one_in_the_directory() {
+    let next = |names: &[&str]| {
+        let names: Vec<_> = names.iter().map(OsString::from).collect();
+        next_number(&names)
+    };
+    assert_eq!(next(&["a", "a.x", "a.2023111-221320-7"]), 0);
+    let rotations = ["a.20231114-221320-9", "b.20231114-221320-10.gz", "b"];
+    assert_eq!(next(&rotations), 11);
+    assert_eq!(next(&["a.20231114-221320-18446744073709551615"]), 0);
 }
 
 #[test]

@@ -251,3 +251,24 @@ fn an_existing_file_that_is_full_is_rotated_first() {
     assert_eq!(read(directory.path(), "a"), "new\n");
     assert_eq!(names(directory.path()).len(), 2);
 }
+
+#[test]
+fn with_a_new_journal_keep_still_removes_the_oldest_rotated_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let more = r#""format": "raw", "rotate": {"records": 1, "keep": 2}"#;
+    let options = options(directory.path(), "a", more);
+    for (channel, texts) in [(7, 0..6), (8, 6..9)] {
+        let upstream = Upstream::durable(channel);
+        for n in texts {
+            upstream.put(lines("t", &format!("{n}\n")), false);
+        }
+        run(directory.path(), &options, &upstream);
+        fs::remove_dir_all(directory.path().join("state")).unwrap();
+    }
+    let contents: Vec<_> = names(directory.path())
+        .iter()
+        .map(|name| read(directory.path(), name))
+        .collect();
+    // The new journal does not know that a record is in the current file.
+    assert_eq!(contents, ["8\n", "5\n6\n", "7\n"]);
+}
