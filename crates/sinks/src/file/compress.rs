@@ -8,12 +8,17 @@
 //! The piece is written at the next checkpoint, or once four mebibytes wait (more if they belong to several files). Smaller pieces
 //! would compress badly, so nothing is written earlier.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 
 use millstream_pipeline::failure::Failure;
-use millstream_wire::compression::{Codec, Members};
+use millstream_sys::disk::File;
+use millstream_wire::compression::{Codec, Members, ends_whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// The end of a file in which the start of its last member is searched for: first the smaller number of bytes, at most the larger
+/// one. A member of this sink is shorter, unless a batch is larger.
+const END_BYTES: [u64; 2] = [64 << 10, 32 << 20];
 
 /// How files are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -63,5 +68,21 @@ impl Compressor {
             .append(&slices, &mut self.piece)
             .map_err(|error| Failure::us(format!("cannot compress: {error}")))?;
         Ok(&self.piece)
+    }
+}
+
+/// Whether a file of `length` bytes ends within a member or frame. A member that is appended to such a file could not be read.
+pub(super) fn is_cut(codec: Codec, file: &dyn File, length: u64) -> io::Result<bool> {
+    let [mut bytes, bytes_max] = END_BYTES;
+    let mut end = Vec::new();
+    loop {
+        let start = length.saturating_sub(bytes);
+        end.clear();
+        file.read_at(&mut end, (length - start) as usize, start)?;
+        match ends_whole(codec, &end) {
+            Some(whole) => return Ok(!whole),
+            None if start == 0 || bytes >= bytes_max => return Ok(true),
+            None => bytes *= 8,
+        }
     }
 }

@@ -22,6 +22,7 @@ use millstream_pipeline::{
 };
 use millstream_record::Time;
 use millstream_sys::disk::{Disk, File, Open, OutputMode};
+use millstream_wire::compression::Codec;
 
 use super::{failure::cannot, output::Output, outputs::Outputs, sync::sync_all};
 use crate::directories::{Directories, directory_of};
@@ -46,6 +47,8 @@ pub(super) struct Handling {
     pub(super) mode: OutputMode,
     /// Whether an output replaces a `latest` link that has the output's name.
     pub(super) replaces_links: bool,
+    /// The compression, if there is one.
+    pub(super) codec: Option<Codec>,
 }
 
 /// The files of a sink.
@@ -159,10 +162,17 @@ impl Files {
             self.name_changed_in(directory_of(&path));
         }
         let output = self.outputs.get_mut(id);
-        output.attach(file, found)?;
+        output.attach(file, found, self.handling.codec)?;
         self.uses += 1;
         self.open += 1;
         (output.checked, output.used) = (self.now, self.uses);
+        if output.cut {
+            let text = format_args!(
+                "{} does not end with a whole gzip member or zstd frame: it was damaged or another process cut it; it is put aside",
+                path.display()
+            );
+            self.reporter.error("short", text);
+        }
         Ok(true)
     }
 

@@ -13,8 +13,10 @@ use std::{
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_record::Time;
 use millstream_sys::disk::{File, Metadata};
+use millstream_wire::compression::{Codec, codec_of};
 
 use super::{
+    compress::is_cut,
     failure::cannot,
     pending::Chain,
     table::{HEAD_BYTES, Head, Row},
@@ -59,6 +61,8 @@ pub(super) struct Output {
     pub(super) torn: bool,
     /// The file ends within a line that another process wrote, so the next write starts with a newline.
     pub(super) open_line: bool,
+    /// The file was compressed before this run opened it, and ends within a member or frame.
+    pub(super) cut: bool,
     /// The file is in the list of outputs that the next commit looks at.
     pub(super) changed: bool,
     /// The pieces that wait to be written.
@@ -93,6 +97,7 @@ impl Output {
             linked: false,
             torn: false,
             open_line: false,
+            cut: false,
             changed: false,
             chain: Chain::default(),
             written: now,
@@ -142,8 +147,13 @@ impl Output {
         self.length == self.committed && self.chain.is_empty() && !self.unsynced
     }
 
-    /// Starts using `file`, which has the name of this output and is open and locked.
-    pub(super) fn attach(&mut self, file: Arc<dyn File>, found: Metadata) -> Result<(), Failure> {
+    /// Starts using `file`, which has the name of this output and is open and locked. `codec` is the compression of the sink.
+    pub(super) fn attach(
+        &mut self,
+        file: Arc<dyn File>,
+        found: Metadata,
+        codec: Option<Codec>,
+    ) -> Result<(), Failure> {
         if !self.entered {
             (self.device, self.inode) = (found.device, found.inode);
             (self.length, self.committed) = (found.len, found.len);
@@ -154,6 +164,12 @@ impl Output {
             .min(HEAD_BYTES);
         if self.head.len() < head {
             self.read_head(&*file, head)?;
+        }
+        // Recovery has checked the files that are in the journal.
+        let to_check = |codec: &Codec| !self.entered && codec_of(&self.head) == Some(*codec);
+        if let Some(codec) = codec.filter(to_check) {
+            self.cut = is_cut(codec, &*file, self.length)
+                .map_err(|error| cannot("read", &self.path, &error))?;
         }
         self.file = Some(file);
         Ok(())

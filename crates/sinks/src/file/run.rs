@@ -72,11 +72,11 @@ fn start(
         drops_cache: settings.drops_cache,
         mode: settings.mode,
         replaces_links: settings.latest().is_some(),
+        codec: settings.codec,
     };
     let files = Files::new(disk.clone(), reporter.clone(), handling);
     let encode = Encode::new(settings, reporter.clone());
     let style = Style {
-        codec: settings.codec,
         header: Bytes::copy_from_slice(encode.header()),
         dirty_max: settings.dirty_max,
         lines: settings.codec.is_none() && settings.format.ends_lines(),

@@ -23,7 +23,7 @@ use millstream_pipeline::{
     report::Reporter,
 };
 use millstream_record::{Position, Time};
-use millstream_wire::compression::{Codec, codec_of};
+use millstream_wire::compression::codec_of;
 
 use super::{
     compress::Compressor,
@@ -47,8 +47,6 @@ const TICK_MIN: Duration = Duration::from_millis(50);
 /// How files are written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Style {
-    /// The compression, if there is one.
-    pub(super) codec: Option<Codec>,
     /// The first bytes of every file.
     pub(super) header: Bytes,
     /// Maximum number of bytes that are written and not yet on disk; 0: no limit.
@@ -89,6 +87,7 @@ impl Writer {
             table,
             doubtful,
         } = recovered;
+        let codec = files.handling().codec;
         for (id, row) in &table.rows {
             let output = Output::from_row(row, files.now);
             files.outputs.adopt(*id, output);
@@ -100,7 +99,7 @@ impl Writer {
             ledger: Ledger::new(table, journal),
             rotation: Rotation::new(rules, meters.counter("files_rotated")),
             trusted: doubtful.then(HashSet::new),
-            compressor: style.codec.map(Compressor::new).transpose()?,
+            compressor: codec.map(Compressor::new).transpose()?,
             dirty: Dirty::new(style.dirty_max),
             style,
             reporter,
@@ -132,14 +131,16 @@ impl Writer {
     }
 
     /// Whether records received at `received` must go to a new file of the same name. There are three reasons. The file is older
-    /// than `interval`. The file has another compression, so no tool could read the new records. Or the journal was damaged at the
-    /// start and does not know the file, which may then end within a record or hold records that the channel redelivers.
+    /// than `interval`. The file has another compression or ends within a member, so no tool could read the new records. Or the
+    /// journal was damaged at the start and does not know the file, which may then end within a record or hold records that the
+    /// channel redelivers.
     pub(super) fn is_over(&self, id: u32, received: Time) -> bool {
         let output = self.files.outputs.get(id);
         // The compression is checked only until this run writes to the file: uncompressed records of this run may begin like a
         // compressed file.
-        let foreign =
-            !output.ours && output.length > 0 && codec_of(&output.head) != self.style.codec;
+        let foreign = !output.ours
+            && output.length > 0
+            && (output.cut || codec_of(&output.head) != self.files.handling().codec);
         let known = |files: &HashSet<u64>| output.entered || files.contains(&output.inode);
         let doubtful = self.trusted.as_ref().is_some_and(|files| !known(files));
         foreign || doubtful && output.length > 0 || self.rotation.rules.is_old(output, received)

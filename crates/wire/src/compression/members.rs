@@ -16,6 +16,8 @@ const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
 /// The step in bytes by which the output grows when a member does not fit.
 const STEP_BYTES: usize = 64 << 10;
+/// The maximum number of places in the end of a file at which the start of a member is searched for.
+const STARTS_MAX: usize = 256;
 
 /// Writes members or frames.
 pub struct Members {
@@ -114,6 +116,27 @@ pub fn whole_bytes(codec: Codec, input: &[u8]) -> usize {
     inflater.whole
 }
 
+/// Whether a file whose last bytes are `tail` ends with a complete member or frame. `None` if no complete one begins in `tail`.
+pub fn ends_whole(codec: Codec, tail: &[u8]) -> Option<bool> {
+    let magic: &[u8] = match codec {
+        // The third byte is the only compression method (deflate).
+        Codec::Gzip => &[0x1f, 0x8b, 8],
+        Codec::Zstd => &[0x28, 0xb5, 0x2f, 0xfd],
+    };
+    let mut starts = memchr::memmem::rfind_iter(tail, magic).take(STARTS_MAX);
+    starts.find_map(|start| {
+        let members = tail.get(start..).unwrap_or_default();
+        let whole = whole_bytes(codec, members);
+        let after = members.get(whole..).unwrap_or_default();
+        let begins = after.starts_with(magic) || magic.starts_with(after);
+        match whole {
+            // The text of a member may contain these bytes, or even a complete member.
+            0 => None,
+            _ => begins.then_some(after.is_empty()),
+        }
+    })
+}
+
 /// The compression of a file that begins with `head`, if any.
 pub fn codec_of(head: &[u8]) -> Option<Codec> {
     match head {
@@ -177,9 +200,39 @@ mod tests {
                 let whole = ends.iter().rfind(|end| **end <= length);
                 assert_eq!(Some(&whole_bytes(codec, &output[..length])), whole);
             }
+            for (start, length) in [(0, output.len()), (7, output.len()), (7, output.len() - 3)] {
+                let tail = &output[start..length];
+                let expected = Some(length == output.len());
+                assert_eq!(ends_whole(codec, tail), expected, "{start}..{length}");
+            }
+            for length in 1..ends[1] {
+                assert_eq!(ends_whole(codec, &output[..length]), None);
+            }
             output[ends[2] + 15] ^= 0x55;
             assert_eq!(whole_bytes(codec, &output), ends[2]);
             assert_eq!(whole_bytes(codec, b"no stream"), 0);
+        }
+    }
+
+    #[test]
+    fn a_member_that_contains_another_one_is_complete() {
+        let mut random = 1_u64;
+        let mut noise = Vec::new();
+        for _ in 0..2000 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            noise.extend(&random.to_be_bytes()[..4]);
+        }
+        for codec in [Codec::Gzip, Codec::Zstd] {
+            let mut members = Members::new(codec).unwrap();
+            let (mut inner, mut output) = (Vec::new(), Vec::new());
+            members.append(&[&b"inner"[..]], &mut inner).unwrap();
+            members
+                .append(&[&noise, &inner, &noise], &mut output)
+                .unwrap();
+            assert_eq!(ends_whole(codec, &output), Some(true));
+            assert_eq!(ends_whole(codec, &output[..output.len() - 1]), None);
         }
     }
 }

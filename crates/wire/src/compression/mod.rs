@@ -10,7 +10,7 @@ mod tests;
 
 use std::fmt;
 
-pub use members::{Members, codec_of, whole_bytes};
+pub use members::{Members, codec_of, ends_whole, whole_bytes};
 
 use flate2::{Decompress, FlushDecompress, Status, write::GzEncoder};
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};

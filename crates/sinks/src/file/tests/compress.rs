@@ -195,6 +195,36 @@ fn a_compressed_file_cut_by_another_process_is_put_aside_and_a_new_file_can_be_r
 }
 
 #[test]
+fn a_cut_compressed_file_that_is_not_in_the_journal_is_put_aside() {
+    for (compression, tool, end) in TOOLS {
+        let directory = tempfile::tempdir().unwrap();
+        let name = format!("a.{end}");
+        let more = format!(r#""format": "raw", "compression": "{compression}""#);
+        let options = options(directory.path(), &name, &more);
+        let path = directory.path().join("out").join(&name);
+        let put = |text: &str| {
+            let upstream = Upstream::memory();
+            upstream.put(lines("t", text), false);
+            run(directory.path(), &options, &upstream);
+            fs::remove_dir_all(directory.path().join("state")).unwrap();
+        };
+        put("1\n");
+        put("2\n");
+        assert_eq!(unpack(tool, &path), "1\n2\n", "a whole file is appended to");
+        let whole = fs::read(&path).unwrap();
+        let cut = &whole[..whole.len() - 3];
+        fs::write(&path, cut).unwrap();
+        put("3\n");
+        assert_eq!(unpack(tool, &path), "3\n");
+        let mut names = names(directory.path());
+        names.retain(|other| *other != name);
+        assert_eq!(names.len(), 1, "{names:?}");
+        let aside = directory.path().join("out").join(&names[0]);
+        assert_eq!(fs::read(aside).unwrap(), cut);
+    }
+}
+
+#[test]
 fn every_file_starts_with_the_header_once() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);

@@ -432,6 +432,7 @@ fn an_idle_file_is_closed_and_leaves_the_journal_unless_a_rule_needs_it() {
             drops_cache: true,
             mode: OutputMode::Umask,
             replaces_links: false,
+            codec: None,
         };
         let files = Files::new(disk, reporter.clone(), handling);
         Writer::new(
