@@ -153,14 +153,14 @@ impl Encode {
         mut span: Span,
         out: &mut PatientWriter,
     ) -> Result<(), Failure> {
-        if self.path.depends() > Depends::Nothing
-            && let Some(why) = out.writer.misfit(&self.name)
-        {
-            self.refuse(batch, &span, &why);
-            return Ok(());
-        }
         while !span.range.is_empty() {
-            let id = out.file(&self.name, batch.received).await?;
+            let id = match out.file(&self.name, batch.received).await? {
+                Ok(id) => id,
+                Err(why) => {
+                    self.refuse(batch, &span, &why);
+                    return Ok(());
+                }
+            };
             self.link(id, batch, &span, out);
             let start = span.range.start;
             let left = self.put(id, batch, span, out);

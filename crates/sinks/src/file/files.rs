@@ -31,8 +31,9 @@ use crate::directories::{Directories, directory_of};
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Cached pages are dropped only after this many new bytes: the call costs as much as writing a few pages.
 const DROP_BYTES: u64 = 256 << 10;
-/// The reason why an existing entry of the file system cannot be an output.
+/// The reasons why an existing entry of the file system cannot be an output.
 const NOT_A_FILE: &str = "it is a pipe, a socket or a device";
+const DIRECTORY: &str = "it is a directory, or below a file";
 
 /// How files are opened and handled.
 #[derive(Clone, Copy, Debug)]
@@ -195,14 +196,16 @@ impl Files {
         Ok(())
     }
 
-    /// Returns why no file can have this name, or None if a file can have it. Only for names that no output has yet.
+    /// Returns why no file can have this name, or None if a file can have it. Only for names that no output has yet. Only the name
+    /// decides: an operator can remove all other obstacles (permissions, locks, a full disk), so records wait for that.
     pub(super) fn misfit(&self, path: &Path) -> Option<String> {
         let why = match self.disk.metadata(path) {
             Ok(found) if found.file => return None,
             Ok(found) if !found.directory => NOT_A_FILE,
-            Ok(_) => "it is a directory, or below a file",
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                "it is a directory, or below a file"
+            Ok(_) => DIRECTORY,
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => DIRECTORY,
+            Err(error) if error.kind() == io::ErrorKind::InvalidFilename => {
+                "the name is too long for its file system"
             }
             Err(_) => self.dangling(path)?,
         };

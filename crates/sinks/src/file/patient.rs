@@ -48,12 +48,18 @@ impl PatientWriter {
         }
     }
 
-    /// Returns the number of the file called `name` for a batch received at `received`. Rotates the file first if that is due.
-    pub(super) async fn file(&mut self, name: &[u8], received: Time) -> Result<u32, Failure> {
-        let id = self.patiently(|writer| writer.file(name, received)).await?;
-        if !self.writer.is_over(id, received) {
-            return Ok(id);
-        }
+    /// Returns the number of the file called `name` for a batch received at `received`, or why no file can have this name. Rotates
+    /// the file first if that is due.
+    pub(super) async fn file(
+        &mut self,
+        name: &[u8],
+        received: Time,
+    ) -> Result<Result<u32, String>, Failure> {
+        let file = self.patiently(|writer| writer.file(name, received)).await?;
+        let id = match file {
+            Ok(id) if self.writer.is_over(id, received) => id,
+            other => return Ok(other),
+        };
         self.flush().await?;
         self.writer.rotate(id, received)?;
         self.patiently(|writer| writer.file(name, received)).await

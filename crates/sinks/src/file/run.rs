@@ -17,6 +17,7 @@ use millstream_pipeline::{
     node::SinkContext,
 };
 use millstream_sys::disk::Disk;
+use millstream_wire::template::Depends;
 
 use super::{
     config::Settings,
@@ -80,6 +81,7 @@ fn start(
         header: Bytes::copy_from_slice(encode.header()),
         dirty_max: settings.dirty_max,
         lines: settings.codec.is_none() && settings.format.ends_lines(),
+        templated: settings.path().depends() > Depends::Nothing,
     };
     let writer = Writer::new(
         files,

@@ -53,6 +53,8 @@ pub(super) struct Style {
     pub(super) dirty_max: u64,
     /// Whether every record ends with a newline.
     pub(super) lines: bool,
+    /// Whether the path is a template, so that records choose it.
+    pub(super) templated: bool,
 }
 
 /// Writes into files and commits.
@@ -107,27 +109,61 @@ impl Writer {
         })
     }
 
-    /// Returns why no file can have this path, or None if such a file exists or can be created.
-    pub(super) fn misfit(&self, path: &[u8]) -> Option<String> {
-        if self.files.outputs.is_known(path) {
+    /// Returns why no file can have this path. Returns None if such a file exists or can be created, and if the records do not
+    /// choose the path: then an operator has to make it possible, and the records wait.
+    fn misfit(&self, path: &[u8]) -> Option<String> {
+        if !self.style.templated {
             return None;
         }
         let rules = &self.rotation.rules;
-        naming::misfit(path, rules.is_any(), rules.keep > 0)
-            .or_else(|| self.files.misfit(Path::new(OsStr::from_bytes(path))))
+        // A compressed file is renamed if it was damaged.
+        let renames = rules.is_any() || self.holds();
+        let file = Path::new(OsStr::from_bytes(path));
+        let longest = renames.then(|| naming::rotated(file, Time::default(), u64::MAX));
+        naming::misfit(path, renames, rules.keep > 0)
+            .or_else(|| self.files.misfit(file))
+            .or_else(|| self.files.misfit(&longest?))
     }
 
-    /// Returns the number of the file for `path` and a batch received at `received`. If this run does not know the length or the
-    /// first bytes of the file yet, the file is opened immediately: the length decides which records fit, and the first bytes show
-    /// the compression.
-    pub(super) fn file(&mut self, path: &[u8], received: Time) -> Result<u32, Failure> {
+    /// Returns the number of the file for `path` and a batch received at `received`, or why no file can have this path. If this run
+    /// does not know the length or the first bytes of the file yet, the file is opened immediately: the length decides which
+    /// records fit, and the first bytes show the compression.
+    pub(super) fn file(
+        &mut self,
+        path: &[u8],
+        received: Time,
+    ) -> Result<Result<u32, String>, Failure> {
+        if !self.files.outputs.is_known(path)
+            && let Some(why) = self.misfit(path)
+        {
+            return Ok(Err(why));
+        }
         let id = self.files.of(path, received);
         let output = self.files.outputs.get(id);
         let unseen = output.head.is_empty() && output.length > 0;
-        if output.file.is_none() && (!output.entered || unseen) {
-            self.files.open(id)?;
+        if output.file.is_none()
+            && (!output.entered || unseen)
+            && let Err(failure) = self.files.open(id)
+        {
+            return self.unopened(id, path, failure);
         }
-        Ok(id)
+        Ok(Ok(id))
+    }
+
+    /// Returns why no file can have the path of output `id`, which could not be opened; otherwise the failure. Only now all
+    /// directories of the path exist, and a name may be too long for the file system that holds them.
+    #[cold]
+    fn unopened(
+        &mut self,
+        id: u32,
+        path: &[u8],
+        failure: Failure,
+    ) -> Result<Result<u32, String>, Failure> {
+        let output = self.files.outputs.get(id);
+        if !output.entered && output.chain.is_empty() {
+            self.files.remove(id);
+        }
+        self.misfit(path).map(Err).ok_or(failure)
     }
 
     /// Whether records received at `received` must go to a new file of the same name. There are three reasons. The file is older

@@ -452,7 +452,7 @@ fn an_idle_file_is_closed_and_leaves_the_journal_unless_a_rule_needs_it() {
     for (rules, rows) in [(Rules::default(), 0), (records, 3)] {
         let mut writer = open(rules);
         for path in ["/out/a", "/out/b", "/out/c"] {
-            let id = writer.file(path.as_bytes(), Time(0)).unwrap();
+            let id = writer.file(path.as_bytes(), Time(0)).unwrap().unwrap();
             writer.add_shared(id, "1\n".into(), 1);
         }
         let position = Some(Position { epoch: 1, seq: 1 });
@@ -483,7 +483,7 @@ fn an_idle_file_is_closed_and_leaves_the_journal_unless_a_rule_needs_it() {
                 .all(|(_, output)| output.file.is_none())
         );
         // The next record opens the file again.
-        let id = writer.file(b"/out/b", Time(0)).unwrap();
+        let id = writer.file(b"/out/b", Time(0)).unwrap().unwrap();
         writer.add_shared(id, "2\n".into(), 1);
         writer.commit(position).unwrap();
         assert_eq!(writer.files.outputs.get(id).length, 4);

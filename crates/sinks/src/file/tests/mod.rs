@@ -9,6 +9,7 @@ mod latest;
 mod memory;
 mod naming;
 mod rotation;
+mod short_names;
 mod troubles;
 
 use std::{fs, future::Future, path::Path};

@@ -359,7 +359,8 @@ fn put_each(upstream: &Upstream, names: &[&str]) {
     upstream.put(entries("t", 0, &fields), false);
 }
 
-fn reasons(upstream: &Upstream) -> Vec<String> {
+/// The reasons of all rejects.
+pub(super) fn reasons(upstream: &Upstream) -> Vec<String> {
     let rejected = upstream.rejected();
     let reason = |batch: &millstream_record::Batch| {
         let rejected = millstream_pipeline::reject::Rejected::read(&batch.body);
