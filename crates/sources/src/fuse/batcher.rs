@@ -69,12 +69,17 @@ impl Batcher {
         Some(self.envelope(body, count, encoding, values))
     }
 
+    /// A batch without records.
+    pub(super) fn empty(&self, values: Arc<Values>) -> Batch {
+        self.envelope(Bytes::new(), 0, Encoding::Lines, values)
+    }
+
     /// The batch of rejected pieces. `None` if there are none.
     pub(super) fn rejected(&self, pieces: &[Vec<u8>], values: &Arc<Values>) -> Option<Batch> {
         (!pieces.is_empty()).then(|| {
             let line_max = self.rule.boundaries.line_max;
             let reason = format!("it is longer than line_max ({line_max} bytes)");
-            let from = self.envelope(Bytes::new(), 0, Encoding::Lines, values.clone());
+            let from = self.empty(values.clone());
             let pieces = pieces.iter().map(Vec::as_slice);
             reject::batch(&self.node, &from, pieces, &reason)
         })

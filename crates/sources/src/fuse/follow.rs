@@ -7,7 +7,8 @@
 //! A program may have opened such a file before the directory was mounted, and may still write to the file. So a file is followed
 //! until no process has it open for writing. It is removed once all its bytes are kept (with a durable channel) or settled (with
 //! a memory channel). A durable channel remembers up to which offset it has kept a file, so a restart continues there and repeats
-//! nothing. Before a file is removed, it is renamed to a name that no program opens.
+//! nothing. A file that became shorter was truncated, and is read from its start. Before a file is removed, it is renamed to a name
+//! that no program opens.
 
 use std::{
     cell::LazyCell,
@@ -232,7 +233,11 @@ impl Followed {
     /// Reads and sends the bytes written since the last read.
     async fn send_new(&mut self, shipper: &Shipper, stop: &Stop) -> io::Result<()> {
         loop {
-            let new = self.file.metadata()?.len().saturating_sub(self.read);
+            let length = self.file.metadata()?.len();
+            if length < self.read {
+                self.start_again(shipper).await?;
+            }
+            let new = length.saturating_sub(self.read);
             if new == 0 || stop.is_stopped() {
                 return Ok(());
             }
@@ -259,6 +264,25 @@ impl Followed {
                 self.sent = self.read;
             }
         }
+    }
+
+    /// Continues at the start of the file, because it was truncated.
+    async fn start_again(&mut self, shipper: &Shipper) -> io::Result<()> {
+        let rest = self.open.stream()?.finish()?;
+        self.send(rest).await?;
+        let text = format_args!(
+            "{} was truncated below the mount after {} bytes; it is read from its start",
+            self.name, self.read
+        );
+        shipper.context.reporter.info("below", text);
+        (self.read, self.sent) = (0, 0);
+        self.marks.clear();
+        if self.id.is_some() {
+            // A durable channel takes the offset of an empty batch, even if it is lower than its own.
+            let empty = self.open.stream()?.empty()?;
+            self.send(empty).await?;
+        }
+        Ok(())
     }
 
     async fn send(&mut self, mut parcel: Parcel) -> io::Result<()> {

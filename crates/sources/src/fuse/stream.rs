@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::{
     batcher::Batcher,
-    cutter::{Cutter, CutterBefore, Cuttings, Records},
+    cutter::{Cutter, CutterBefore, Cuttings, Mode, Records},
     journal::Left,
     parcel::Parcel,
     rules::{Rule, values},
@@ -134,6 +134,16 @@ impl Stream {
             return Ok(None);
         }
         self.parcel_of_tail(cuttings).map(Some)
+    }
+
+    /// Makes a parcel with an empty batch, which needs no unfinished bytes and only carries an origin.
+    pub(super) fn empty(&mut self) -> Result<Parcel, Errno> {
+        let batch = self.batcher.empty(self.writers.last());
+        let parcel = self.parcel_of_tail(Cuttings::none(Mode::default()))?;
+        Ok(Parcel {
+            batch: Some(batch),
+            ..parcel
+        })
     }
 
     /// Makes [`Stream::quiet`] wait for the rule's `wait` once more, because the last parcel that it made could not be sent.

@@ -54,7 +54,7 @@ pub(in crate::fuse) struct Mode {
 
 impl Cuttings {
     /// No records, and nothing unfinished.
-    pub(super) fn none(mode: Mode) -> Self {
+    pub(in crate::fuse) fn none(mode: Mode) -> Self {
         Self {
             records: Records::None,
             rejected: Vec::new(),

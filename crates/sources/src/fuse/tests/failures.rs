@@ -184,3 +184,22 @@ fn a_file_below_the_mount_continues_after_a_failure_where_the_channel_has_kept_i
     // A repeat would be stored twice if the batch were packed: the channel can cut only batches of plain lines.
     assert_eq!(rig.downstream.repeats(), 0);
 }
+
+#[test]
+fn a_file_below_the_mount_that_was_truncated_is_read_from_its_start() {
+    let mut rig = Rig::new(Downstream::durable(), "");
+    rig.stop();
+    let mut open = rig.append("a.log");
+    rig.start("");
+    open.write_all(b"one\nend").unwrap();
+    rig.until_lines(&["one"]);
+    open.set_len(0).unwrap();
+    open.write_all(b"two\n").unwrap();
+    rig.until_lines(&["one", "end", "two"]);
+    rig.stop();
+    open.set_len(0).unwrap();
+    open.write_all(b"3\n").unwrap();
+    rig.start("");
+    rig.until_lines(&["one", "end", "two", "3"]);
+    assert_eq!(rig.downstream.repeats(), 0);
+}
