@@ -33,6 +33,8 @@ pub(crate) struct Flight<M> {
     in_flight: VecDeque<(Receipt, M)>,
     /// Everything before this point is settled.
     settled: M,
+    /// Whether a batch was dropped since the last call of [`Flight::land`]. Then `settled` stays before that batch.
+    failed: bool,
 }
 
 impl<M: Copy> Flight<M> {
@@ -41,6 +43,7 @@ impl<M: Copy> Flight<M> {
         Self {
             in_flight: VecDeque::new(),
             settled,
+            failed: false,
         }
     }
 
@@ -53,6 +56,7 @@ impl<M: Copy> Flight<M> {
     pub(crate) fn skip(&mut self, mark: M) {
         match self.in_flight.back_mut() {
             Some((_, last)) => *last = mark,
+            None if self.failed => {}
             None => self.settled = mark,
         }
     }
@@ -72,20 +76,25 @@ impl<M: Copy> Flight<M> {
         self.in_flight.len() >= BATCHES_MAX
     }
 
-    /// Takes the answers that have arrived. Returns whether there were any.
+    /// Takes the answers that have arrived. Returns whether there were any. Fails if one of these batches was dropped. A flow that
+    /// cannot send it again may continue.
     pub(crate) fn collect(&mut self) -> Result<bool, Unsettled> {
-        let before = self.in_flight.len();
+        let (before, mut failed) = (self.in_flight.len(), false);
         while let Some((receipt, mark)) = self.in_flight.front() {
-            match receipt.try_outcome() {
-                None => break,
-                Some(outcome) => {
-                    outcome?;
-                    self.settled = *mark;
-                    self.in_flight.pop_front();
-                }
+            let Some(outcome) = receipt.try_outcome() else {
+                break;
+            };
+            failed |= outcome.is_err();
+            self.failed |= failed;
+            if !self.failed {
+                self.settled = *mark;
             }
+            self.in_flight.pop_front();
         }
-        Ok(self.in_flight.len() < before)
+        match failed {
+            true => Err(Unsettled),
+            false => Ok(self.in_flight.len() < before),
+        }
     }
 
     /// Waits for the oldest answer. Never returns if no batch is in flight.
@@ -97,16 +106,58 @@ impl<M: Copy> Flight<M> {
         }
     }
 
-    /// Waits for all answers, then returns the first failure.
+    /// Waits for all answers. Fails if a batch was dropped since the last call.
     pub(crate) async fn land(&mut self) -> Result<(), Unsettled> {
-        let mut failed = None;
-        while let Some((receipt, mark)) = self.in_flight.pop_front() {
-            match receipt.await {
-                Ok(()) if failed.is_none() => self.settled = mark,
-                Ok(()) => {}
-                Err(unsettled) => failed = Some(unsettled),
+        while !self.in_flight.is_empty() {
+            self.answered().await;
+            // `failed` keeps a failure.
+            let _ = self.collect();
+        }
+        match std::mem::take(&mut self.failed) {
+            true => Err(Unsettled),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_pipeline::{
+        delivery::{self, Token},
+        meters::Meter,
+    };
+    use millstream_testkit::block_on;
+
+    use super::*;
+
+    fn send(flight: &mut Flight<u64>, mark: u64) -> Token {
+        let (token, receipt) = delivery::receipt(false, 1, Meter::default());
+        flight.push(receipt, mark);
+        token
+    }
+
+    #[test]
+    fn after_a_dropped_batch_further_answers_leave_and_no_further_point_is_settled() {
+        let mut flight = Flight::new(0);
+        let marks = 1..=BATCHES_MAX as u64;
+        let tokens: Vec<_> = marks.map(|mark| send(&mut flight, mark)).collect();
+        assert!(flight.is_full());
+        for (index, token) in tokens.into_iter().enumerate() {
+            match index {
+                1 => drop(token),
+                _ => token.settle(),
             }
         }
-        failed.map_or(Ok(()), Err)
+        assert_eq!(flight.collect(), Err(Unsettled));
+        assert!(!flight.is_half_full());
+        send(&mut flight, 5000).settle();
+        assert_eq!(flight.collect(), Ok(true));
+        flight.skip(6000);
+        assert_eq!(flight.settled(), 1);
+        assert_eq!(block_on(flight.land()), Err(Unsettled));
+        // The flow has sent everything after the settled point again.
+        send(&mut flight, 7000).settle();
+        assert_eq!(block_on(flight.land()), Ok(()));
+        assert_eq!(flight.settled(), 7000);
     }
 }

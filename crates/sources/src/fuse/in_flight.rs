@@ -19,8 +19,6 @@ pub(super) struct InFlight {
     /// Whether the file was synced at least once. Such a file will probably be synced again, so sinks are asked to settle its
     /// batches early.
     synced: AtomicBool,
-    /// Whether a batch was dropped, and no `fsync` has returned an error for that yet.
-    lost: AtomicBool,
 }
 
 impl InFlight {
@@ -34,7 +32,7 @@ impl InFlight {
     ) -> Result<(), Errno> {
         let mut flight = self.flight.lock().await;
         if flight.collect().is_err() {
-            self.report_lost(shipper);
+            report_lost(shipper);
         }
         if flight.is_full() {
             shipper.in_time(flight.answered(), when_full).await?;
@@ -57,23 +55,20 @@ impl InFlight {
         self.synced.store(true, Ordering::Relaxed);
         let mut flight = self.flight.lock().await;
         if flight.land().await.is_err() {
-            self.report_lost(shipper);
-        }
-        if self.lost.swap(false, Ordering::Relaxed) {
+            report_lost(shipper);
             return Err(Errno::IO);
         }
         settled()
     }
 
-    /// Waits until every batch is settled. Returns EIO if a batch was dropped.
+    /// Waits until every batch is settled. Returns EIO if a batch was dropped since the last sync.
     pub(super) async fn land(&self) -> Result<(), Errno> {
         let landed = self.flight.lock().await.land().await;
         landed.map_err(|_| Errno::IO)
     }
+}
 
-    fn report_lost(&self, shipper: &Shipper) {
-        self.lost.store(true, Ordering::Relaxed);
-        let text = "lines were dropped before they were settled and cannot be read again";
-        shipper.context.reporter.error("lost", text);
-    }
+fn report_lost(shipper: &Shipper) {
+    let text = "lines were dropped before they were settled and cannot be read again";
+    shipper.context.reporter.error("lost", text);
 }

@@ -214,16 +214,14 @@ async fn send_all(
             }
             () = flight.answered() => {
                 lost |= flight.collect().is_err();
-                if lost {
-                    flight.land().await.ok();
-                }
                 continue;
             }
         };
         let Some(piece) = piece else { break };
         records.send(piece, &mut flight).await;
-        if flight.is_full() {
+        while flight.is_full() {
             flight.answered().await;
+            lost |= flight.collect().is_err();
         }
     }
     lost |= flight.land().await.is_err();
