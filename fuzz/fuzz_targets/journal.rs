@@ -11,13 +11,15 @@ use millstream_wire::journal::{Malformed, Scanned, scan};
 
 const NOW: Time = Time(1_795_243_231_500_000_000);
 
-/// The result of reading an input: the entries, their cursors, the error that ended it, and the bytes of an incomplete entry.
+/// The result of reading an input: the entries, their cursors, the error or the rejected entry that ended it, and the bytes of an
+/// incomplete entry.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     entries: usize,
     body: Vec<u8>,
     cursors: Vec<Vec<u8>>,
     malformed: Option<Malformed>,
+    has_too_many_fields: bool,
     left: Vec<u8>,
 }
 
@@ -30,6 +32,12 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
             match scan(&seen.left[at..]) {
                 Err(malformed) => {
                     seen.malformed = Some(malformed);
+                    seen.left.clear();
+                    return seen;
+                }
+                Ok(Scanned::TooManyFields { cursor, .. }) => {
+                    seen.cursors.push(cursor.to_vec());
+                    seen.has_too_many_fields = true;
                     seen.left.clear();
                     return seen;
                 }

@@ -23,8 +23,8 @@ use crate::msgpack::{write_array_len, write_map_len, write_str, write_time};
 
 /// The longest accepted name of a field, with a margin: the journal allows 64 bytes.
 const NAME_BYTES_MAX: usize = 256;
-/// The most fields of an entry: the journal's own bound.
-const FIELDS_MAX: usize = 1024;
+/// The most fields of an entry that becomes a record, with a margin: journald takes 1024 fields from a program, and adds some.
+pub const FIELDS_MAX: u32 = 2048;
 
 /// An entry, with the values of the two fields that its consumer needs: the cursor and the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,13 @@ pub struct Entry<'a> {
 pub enum Scanned<'a> {
     /// A complete entry.
     Entry(Entry<'a>),
+    /// An entry with more than [`FIELDS_MAX`] fields, which may be incomplete.
+    TooManyFields {
+        /// The first [`FIELDS_MAX`] fields.
+        fields: &'a [u8],
+        /// `__CURSOR`, which the journal writes first; empty if it is not among these fields.
+        cursor: &'a [u8],
+    },
     /// This many newlines between entries.
     Blank(usize),
     /// An incomplete entry: read more bytes.
@@ -126,6 +133,10 @@ pub fn scan(text: &[u8]) -> Result<Scanned<'_>, Malformed> {
     let (mut at, mut count) = (0, 0);
     let (mut cursor, mut time) = (&[][..], None);
     while text.get(at).is_some_and(|byte| *byte != b'\n') {
+        if count == FIELDS_MAX {
+            let fields = text.get(..at).unwrap_or_default();
+            return Ok(Scanned::TooManyFields { fields, cursor });
+        }
         let Some(Field { name, value, next }) = field(text, at)? else {
             return Ok(Scanned::Partial);
         };
@@ -135,12 +146,6 @@ pub fn scan(text: &[u8]) -> Result<Scanned<'_>, Malformed> {
             _ => {}
         }
         count += 1;
-        if count as usize > FIELDS_MAX {
-            return Err(Malformed {
-                offset: at,
-                message: "more fields than an entry can have",
-            });
-        }
         at = next;
     }
     if at >= text.len() {
@@ -281,6 +286,18 @@ mod tests {
         assert_eq!(cursor(b"A=1\n__CURS"), None);
         assert_eq!(scan(b"\n\nA=1"), Ok(Scanned::Blank(2)));
         assert_eq!(scan(b""), Ok(Scanned::Partial));
+    }
+
+    #[test]
+    fn an_entry_with_too_many_fields_is_not_read_to_its_end() {
+        let most = format!("__CURSOR=c\n{}", "F=x\n".repeat(FIELDS_MAX as usize - 1));
+        assert_eq!(entry(format!("{most}\n").as_bytes()).count, FIELDS_MAX);
+        let more = format!("{most}ONE_MORE");
+        let expected = Scanned::TooManyFields {
+            fields: most.as_bytes(),
+            cursor: b"c",
+        };
+        assert_eq!(scan(more.as_bytes()), Ok(expected));
     }
 
     #[test]

@@ -14,9 +14,10 @@ use std::{
     time::Duration,
 };
 
+use millstream_config::Size;
 use millstream_pipeline::threads::own_thread;
 use millstream_record::{Pool, Time};
-use millstream_wire::journal::{self, Scanned};
+use millstream_wire::journal::{self, Entry, FIELDS_MAX, Scanned};
 use rustix::{buffer::spare_capacity, io::Errno};
 use tokio::sync::mpsc;
 
@@ -41,8 +42,12 @@ pub(super) enum Piece {
         /// The cursor of the last entry: a text by which journald identifies an entry.
         cursor: String,
     },
-    /// The beginning of an entry that is too large. The thread ends after this event.
-    TooLarge { bytes: Vec<u8>, cursor: String },
+    /// The beginning of an entry that is too large or has too many fields, with the reason. The thread ends after this event.
+    Rejected {
+        bytes: Vec<u8>,
+        cursor: String,
+        reason: String,
+    },
     /// The child has ended. `Err` has the reason: it failed, or its output is not in the export format.
     Ended(Result<(), String>),
 }
@@ -88,7 +93,9 @@ pub(super) fn newest(config: &Config) -> Result<Option<String>, String> {
         ));
     }
     match journal::scan(&output.stdout) {
-        Ok(Scanned::Entry(entry)) => Ok(Some(String::from_utf8_lossy(entry.cursor).into_owned())),
+        Ok(Scanned::Entry(Entry { cursor, .. }) | Scanned::TooManyFields { cursor, .. }) => {
+            Ok(Some(String::from_utf8_lossy(cursor).into_owned()))
+        }
         _ => Ok(None),
     }
 }
@@ -130,7 +137,7 @@ pub(super) fn start(
         child: child.clone(),
         pieces,
     };
-    let entry_max = config.entry_max.as_usize();
+    let entry_max = config.entry_max;
     let reason = stderr.map(Reason::read).transpose()?;
     own_thread("journalctl", async move || {
         let (Some(stdout), Some(reason)) = (stdout, reason) else {
@@ -138,7 +145,7 @@ pub(super) fn start(
         };
         let end = read_all(stdout, pool, entry_max, &sender).await;
         let ended = match end {
-            // The data thread has stopped, or an entry was too large.
+            // The data thread has stopped, or an entry was rejected.
             Ok(false) => return,
             Ok(true) => Ok(()),
             Err(why) => Err(why),
@@ -199,11 +206,11 @@ impl Reason {
     }
 }
 
-/// Reads to the end of the output. Returns false if reading ended earlier: the data thread has stopped, or an entry was too large.
+/// Reads to the end of the output. Returns false if reading ended earlier: the data thread has stopped, or an entry was rejected.
 async fn read_all(
     stdout: ChildStdout,
     pool: Pool,
-    entry_max: usize,
+    entry_max: Size,
     to: &mpsc::Sender<Piece>,
 ) -> Result<bool, String> {
     let mut carried: Vec<u8> = Vec::new();
@@ -225,6 +232,7 @@ async fn read_all(
             return Ok(true);
         }
         let (mut at, mut body, mut count, mut cursor) = (0, Vec::new(), 0, None);
+        let mut rejected = None;
         loop {
             match journal::scan(&buffer[at..]).map_err(|error| error.to_string())? {
                 Scanned::Partial => break,
@@ -234,6 +242,10 @@ async fn read_all(
                     cursor = Some(entry.cursor);
                     count += 1;
                     at += entry.length;
+                }
+                Scanned::TooManyFields { fields, cursor } => {
+                    rejected = Some((fields, cursor));
+                    break;
                 }
             }
         }
@@ -248,16 +260,36 @@ async fn read_all(
                 return Ok(false);
             }
         }
-        carried = buffer[at..].to_vec();
-        if carried.len() > entry_max {
-            let cursor = journal::cursor(&carried).ok_or("an entry without a cursor")?;
-            let cursor = cursor_text(cursor)?;
-            carried.truncate(entry_max);
-            let bytes = std::mem::take(&mut carried);
-            let _ = to.send(Piece::TooLarge { bytes, cursor }).await;
-            return Ok(false);
-        }
+        let rest = &buffer[at..];
+        let piece = if let Some((fields, cursor)) = rejected {
+            let reason = format!("an entry has more than {FIELDS_MAX} fields");
+            rejected_piece(fields, cursor, entry_max, reason)?
+        } else if rest.len() > entry_max.as_usize() {
+            let cursor = journal::cursor(rest).ok_or("an entry without a cursor")?;
+            let reason = format!("an entry is larger than entry_max ({entry_max})");
+            rejected_piece(rest, cursor, entry_max, reason)?
+        } else {
+            carried = rest.to_vec();
+            continue;
+        };
+        let _ = to.send(piece).await;
+        return Ok(false);
     }
+}
+
+/// Makes the piece of an entry that begins with `text` and is rejected.
+fn rejected_piece(
+    text: &[u8],
+    cursor: &[u8],
+    entry_max: Size,
+    reason: String,
+) -> Result<Piece, String> {
+    let bytes = text.len().min(entry_max.as_usize());
+    Ok(Piece::Rejected {
+        bytes: text[..bytes].to_vec(),
+        cursor: cursor_text(cursor)?,
+        reason,
+    })
 }
 
 /// Checks a cursor before it is passed as an argument to a program.

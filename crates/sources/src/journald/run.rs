@@ -31,7 +31,7 @@ const STORE_WAIT: Duration = Duration::from_secs(1);
 enum Ended {
     /// The source stops, or with `--once` the whole journal was read.
     Stop,
-    /// The child must be restarted immediately: a batch was dropped, or reading must continue after an entry that is too large.
+    /// The child must be restarted immediately: a batch was dropped, or reading must continue after an entry that was rejected.
     Again,
     /// The child ended. Holds the reason.
     Died(String),
@@ -196,8 +196,12 @@ impl Follower {
                     count,
                     cursor,
                 }) => self.send(body, count, cursor).await?,
-                Some(Piece::TooLarge { bytes, cursor }) => {
-                    if self.reject(&bytes).await {
+                Some(Piece::Rejected {
+                    bytes,
+                    cursor,
+                    reason,
+                }) => {
+                    if self.reject(&bytes, &reason).await {
                         self.send(Vec::new(), 1, cursor).await?;
                     }
                     return Ok(Ended::Again);
@@ -255,13 +259,9 @@ impl Follower {
         Ok(())
     }
 
-    async fn reject(&self, bytes: &[u8]) -> bool {
-        let reason = format!(
-            "an entry is larger than entry_max ({})",
-            self.config.entry_max
-        );
+    async fn reject(&self, bytes: &[u8], reason: &str) -> bool {
         let from = self.batch(Bytes::new(), 0, self.count);
-        let rejected = reject::batch(&self.context.name, &from, [bytes], &reason);
+        let rejected = reject::batch(&self.context.name, &from, [bytes], reason);
         self.context
             .rejects
             .send(rejected, true)

@@ -321,6 +321,31 @@ fn an_entry_that_is_too_large_is_rejected_and_the_next_ones_arrive() {
 }
 
 #[test]
+fn an_entry_with_too_many_fields_is_rejected_and_the_next_ones_arrive() {
+    let (root, to) = (tempfile::tempdir().unwrap(), Downstream::durable());
+    let path = |name: &str| root.path().join(name);
+    let entry = |number: u32| format!("__CURSOR=c{number}\nMESSAGE=entry {number}\n");
+    let fields = "FIELD=x\n".repeat(3000);
+    let all = format!("{}\n{}{fields}\n{}\n", entry(0), entry(1), entry(2));
+    fs::write(path("all"), all).unwrap();
+    fs::write(path("after"), entry(2) + "\n").unwrap();
+    let at = root.path().display();
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *cursor=c1*) cat {at}/after;; *cursor=*) ;; *) cat {at}/all;; esac\n"
+    );
+    let program = path("program");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let options = format!(r#"{{"command": "{}"}}"#, program.display());
+    let running = Running::once(&COMPONENT, &options, &to, &path("state"));
+    assert_eq!(messages(&to), ["entry 0", "entry 2"]);
+    let rejected = running.rejected.batches();
+    assert_eq!((rejected.len(), rejected[0].count), (1, 1));
+    let text = String::from_utf8_lossy(&rejected[0].body).into_owned();
+    assert!(text.contains("more than 2048 fields"), "{text}");
+}
+
+#[test]
 fn wrong_options_are_refused() {
     for (options, word) in [
         (r#"{"command": []}"#, "command"),
