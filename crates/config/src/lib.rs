@@ -70,7 +70,7 @@ mod tls;
 mod words;
 
 pub use environment::Environment;
-pub use load::{Loaded, load};
+pub use load::{Loaded, load, load_only};
 pub use node::{Key, Map, Node, Text, Value};
 pub use one_or_many::OneOrMany;
 pub use period::Period;

@@ -11,7 +11,7 @@ use std::{
 use millstream_channels::memory::SIZE_MAX;
 use millstream_config::{
     Api, Entry, Environment, Key, Node, Period, Problem, Problems, Section, Settings, Severity,
-    Tree, Value, Word, load, unknown,
+    Tree, Value, Word, load, load_only, unknown,
 };
 use millstream_net::ServerTls;
 use millstream_pipeline::{
@@ -207,19 +207,33 @@ fn wrong_graphite(settings: &Settings, tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// The setting `api`. Errors in other parts are ignored, because the instance runs already.
+/// The addresses of an instance: the setting `api`, but of its options only `listen`, and whether `tls` is set. All others, and the rest
+/// of the configuration, are not read, because they may hold secrets that only the service can read.
 pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
-    let loaded = load(paths, &Environment::of_process())?;
-    match loaded.tree.root.get("api") {
-        Some(api) => api.read().map_err(Problems),
-        None => Ok(Api::default()),
-    }
+    let options = ["api.listen", "api.tls"];
+    let mut loaded = load_only(paths, &Environment::of_process(), &options)?;
+    let Some((_, mut api)) = loaded.tree.root.take("api") else {
+        return Ok(Api::default());
+    };
+    let tls = api.take("tls").filter(|(_, tls)| !tls.is_null());
+    let api = api.read::<Api>().map_err(|wrong| {
+        loaded.problems.extend(wrong);
+        loaded.problems
+    })?;
+    Ok(Api {
+        tls: tls.map(|_| true.into()),
+        ..api
+    })
 }
 
-/// The `data_dir` of a configuration. Errors in other parts are ignored.
+/// The `data_dir` of a configuration. Nothing else of it is read, because it may hold secrets that only the service can read.
 pub fn data_dir(paths: &[PathBuf]) -> Result<PathBuf, Problems> {
-    let loaded = load(paths, &Environment::of_process())?;
-    Ok(loaded.tree.sections().settings.data_dir)
+    let mut loaded = load_only(paths, &Environment::of_process(), &["data_dir"])?;
+    let settings = loaded.tree.root.read::<Settings>().map_err(|wrong| {
+        loaded.problems.extend(wrong);
+        loaded.problems
+    })?;
+    Ok(settings.data_dir)
 }
 
 /// The option of nodes that defaults to a top-level setting.
@@ -307,4 +321,56 @@ pub fn period(text: &str) -> Result<Duration, String> {
     text.parse::<millstream_config::Period>()
         .map(millstream_config::Period::as_duration)
         .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What commands learn from a configuration: the addresses of the instance, whether it has TLS, and its `data_dir`.
+    fn learnt(yaml: &str) -> Result<(Vec<String>, bool, PathBuf), String> {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = [directory.path().join("a.yaml")];
+        fs::write(&paths[0], yaml).unwrap();
+        let api = api(&paths).map_err(|problems| problems.to_string())?;
+        let data_dir = data_dir(&paths).map_err(|problems| problems.to_string())?;
+        Ok((api.listen.to_vec(), api.tls.is_some(), data_dir))
+    }
+
+    #[test]
+    fn commands_find_an_instance_and_its_data_without_reading_secrets() {
+        let yaml = "data_dir: /d\n\
+                    graphite: { endpoint: '${NONE_SUCH}' }\n\
+                    api:\n\
+                    \x20 listen: 10.0.0.1:1\n\
+                    \x20 tls: { cert: c.pem, key: '${NONE_SUCH}/key.pem' }\n\
+                    \x20 tokens: [{ name: a, token: '${file:none.token}' }]\n\
+                    sinks: { a: { type: http, auth: { bearer: '${NONE_SUCH}' } } }\n";
+        let wanted = (vec!["10.0.0.1:1".to_owned()], true, PathBuf::from("/d"));
+        assert_eq!(learnt(yaml), Ok(wanted));
+        let defaults = Settings::default();
+        let wanted = (defaults.api.listen.to_vec(), false, defaults.data_dir);
+        assert_eq!(learnt("host: '${NONE_SUCH}'"), Ok(wanted));
+    }
+
+    #[test]
+    fn commands_report_an_error_in_what_they_need_instead_of_using_the_default() {
+        for (yaml, wanted) in [
+            (
+                "data_dir: '${NONE_SUCH}'",
+                "the environment variable `NONE_SUCH` is not set",
+            ),
+            ("data_dir: ''", "must name a directory"),
+            (
+                "api: { listen: '${NONE_SUCH}:1' }",
+                "the environment variable `NONE_SUCH` is not set",
+            ),
+            ("api: 5", "must be a map"),
+        ] {
+            let text = learnt(yaml).unwrap_err();
+            assert!(text.contains(wanted), "{yaml}: {text}");
+        }
+    }
 }

@@ -39,12 +39,34 @@ pub struct Loaded {
 /// # Errors
 /// All problems so far, if one of the files could not be read to its end. An incomplete tree would only cause misleading errors.
 pub fn load(paths: &[PathBuf], environment: &Environment) -> Result<Loaded, Problems> {
+    load_parts(paths, environment, |_| {})
+}
+
+/// Like [`load`], but only for some options (such as `data_dir` or `api.listen`). All others are left out before anything is
+/// substituted, so a command that does not need their secrets need not be able to read them.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_only(
+    paths: &[PathBuf],
+    environment: &Environment,
+    options: &[&str],
+) -> Result<Loaded, Problems> {
+    load_parts(paths, environment, |part| keep_only(part, options))
+}
+
+/// Loads files. `prepare` changes the tree of each file before substitution.
+fn load_parts(
+    paths: &[PathBuf],
+    environment: &Environment,
+    prepare: impl Fn(&mut Node),
+) -> Result<Loaded, Problems> {
     let mut problems = Vec::new();
     let mut is_whole = true;
     let mut root: Option<Node> = None;
     for (order, path) in files_of(paths, &mut problems).into_iter().enumerate() {
         let part = match read(&path, order) {
-            Ok(source) => part_of(&source, environment, &mut problems),
+            Ok(source) => part_of(&source, environment, &prepare, &mut problems),
             Err(problem) => {
                 problems.push(*problem);
                 None
@@ -158,6 +180,7 @@ fn read(path: &Path, order: usize) -> Result<Arc<Source>, Box<Problem>> {
 fn part_of(
     source: &Arc<Source>,
     environment: &Environment,
+    prepare: impl Fn(&mut Node),
     problems: &mut Vec<Problem>,
 ) -> Option<Node> {
     let mut node = parse(source, problems)?;
@@ -177,8 +200,30 @@ fn part_of(
             return None;
         }
     }
+    prepare(&mut node);
     substitute(&mut node, environment, problems);
     Some(node)
+}
+
+/// Removes all entries of a map except `options`, which are paths of names joined by dots, and the maps around them.
+fn keep_only(node: &mut Node, options: &[&str]) {
+    let Value::Map(map) = &mut node.value else {
+        return;
+    };
+    map.entries.retain_mut(|(key, node)| {
+        let (mut is_wanted, mut inner) = (false, Vec::new());
+        for option in options {
+            let (name, rest) = option.split_once('.').unwrap_or((option, ""));
+            if name == key.text {
+                is_wanted = true;
+                inner.extend(Some(rest).filter(|rest| !rest.is_empty()));
+            }
+        }
+        if !inner.is_empty() {
+            keep_only(node, &inner);
+        }
+        is_wanted
+    });
 }
 
 /// Merges the map of one file into the map of the earlier files. Sections and blocks of settings are merged entry by entry.

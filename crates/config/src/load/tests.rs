@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::load;
+use super::{load, load_only};
 use crate::{Environment, Problems};
 
 fn write(directory: &Path, files: &[(&str, &[u8])]) {
@@ -58,6 +58,38 @@ fn a_file_named_twice_is_read_once() {
     let paths = [dir.path().to_owned(), dir.path().join("./a.yaml")];
     let loaded = load(&paths, &Environment::empty()).unwrap();
     assert_eq!(loaded.problems.0, []);
+}
+
+#[test]
+fn options_that_are_not_asked_for_need_no_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        &[
+            (
+                "a.yaml",
+                b"api: { listen: '${HOST}:1', tokens: [{ name: a, token: '${file:none.token}' }] }\ndata_dir: /d",
+            ),
+            (
+                "b.yaml",
+                b"sinks: { a: { type: x, password: '${NONE}' } }\nhost: '${NONE}'",
+            ),
+        ],
+    );
+    let environment = Environment::empty().with("HOST", "h");
+    let paths = [dir.path().to_owned()];
+    let loaded = load_only(&paths, &environment, &["api.listen", "data_dir"]).unwrap();
+    assert_eq!(loaded.problems.0, []);
+    let root = &loaded.tree.root;
+    let texts = ["api.listen", "data_dir"].map(|path| root.find(path).unwrap().as_text());
+    assert_eq!(texts, [Some("h:1"), Some("/d")]);
+    for left_out in ["api.tokens", "sinks", "host"] {
+        assert!(root.find(left_out).is_none(), "{left_out}");
+    }
+    // An option that is asked for needs its variables.
+    let loaded = load_only(&paths, &environment, &["host"]).unwrap();
+    let wanted = "the environment variable `NONE` is not set";
+    assert_eq!(messages(&loaded.problems), [wanted]);
 }
 
 #[test]
