@@ -49,6 +49,7 @@ mod fingerprint;
 mod inside;
 mod load;
 pub mod machine;
+mod mask;
 pub mod names;
 mod node;
 mod one_or_many;

@@ -8,14 +8,18 @@
 //! original.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
+use crate::mask::{is_reference, unparsed};
 use crate::node::{Key, Map, Node, Text, Value};
 use crate::place::{Place, Source};
 use crate::problem::Problem;
 use crate::scalar;
+use crate::secret::HIDDEN;
+use crate::secret_names::is_secret_name;
 use crate::syntax::{DEPTH_MAX, broken, place_of};
 
 /// The maximum number of bytes that one file may have after its aliases are expanded.
@@ -34,6 +38,8 @@ pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option
         weight: 0,
         root: None,
         documents: 0,
+        secrets: Vec::new(),
+        event: 0..0,
     };
     let options = granit_parser::options! {
         emit_comments: false,
@@ -41,18 +47,20 @@ pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option
         flow_nesting_limit: DEPTH_MAX,
         block_nesting_limit: DEPTH_MAX,
     };
-    for event in Parser::new_from_str_with_options(source.text(), options) {
-        let done = match event {
-            Ok((event, span)) => builder.take(event, &span),
-            Err(error) => {
-                let open = builder.open.last().map(|open| &open.place);
-                Err(broken(source, &error, open))
-            }
-        };
-        if let Err(problem) = done {
-            builder.problems.push(*problem);
-            return None;
-        }
+    let done = Parser::new_from_str_with_options(source.text(), options).try_for_each(|event| {
+        let (event, span) = event.map_err(|error| {
+            let open = builder.open.last().map(|open| &open.place);
+            broken(source, &error, open)
+        })?;
+        builder.take(event, &span)
+    });
+    if done.is_err() {
+        builder.hide_rest();
+    }
+    source.note_secrets(builder.secrets);
+    if let Err(problem) = done {
+        builder.problems.push(*problem);
+        return None;
     }
     let whole = Place::whole(Arc::clone(source));
     Some(builder.root.unwrap_or(Node {
@@ -67,6 +75,8 @@ struct OpenCollection {
     place: Place,
     anchor: usize,
     depth: usize,
+    /// Whether it is the value of a secret option, or a part of it.
+    is_secret: bool,
     kind: Kind,
 }
 
@@ -80,15 +90,29 @@ enum Kind {
     },
 }
 
+/// A complete node that has an anchor.
+#[derive(Clone)]
+struct Anchored {
+    node: Node,
+    /// The offset of its end in bytes.
+    end: usize,
+    depth: usize,
+    weight: usize,
+}
+
 struct Builder<'a> {
     source: &'a Arc<Source>,
     problems: &'a mut Vec<Problem>,
     open: Vec<OpenCollection>,
-    /// Complete nodes that have an anchor, each with its depth and weight.
-    anchors: HashMap<usize, (Node, usize, usize)>,
+    /// Complete nodes that have an anchor.
+    anchors: HashMap<usize, Anchored>,
     weight: usize,
     root: Option<Node>,
     documents: usize,
+    /// Where secrets are, in bytes.
+    secrets: Vec<Range<usize>>,
+    /// From the end of the previous event to the end of the current one, in bytes.
+    event: Range<usize>,
 }
 
 type Step = Result<(), Box<Problem>>;
@@ -96,6 +120,8 @@ type Step = Result<(), Box<Problem>>;
 impl Builder<'_> {
     fn take(&mut self, event: Event<'_>, span: &Span) -> Step {
         let place = place_of(self.source, span);
+        let before = self.event.end;
+        self.event = before..span.end.byte_offset().unwrap_or(before);
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
@@ -110,10 +136,18 @@ impl Builder<'_> {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let tag = tag.as_deref().map(|tag| (tag, span.tag_span()));
-                let value = match self.wants_name() {
+                let mut value = match self.wants_name() {
                     true => Value::Text(Text::new(text.as_ref())),
                     false => self.scalar(&text, style, tag),
                 };
+                if self.is_secret() {
+                    if !is_reference(&text) {
+                        self.hide_value();
+                    }
+                    if let Value::Text(text) = &mut value {
+                        text.secret = true;
+                    }
+                }
                 self.charge(NODE_WEIGHT + text.len(), &place)?;
                 self.finish(Node { value, place }, anchor, 1)
             }
@@ -133,6 +167,10 @@ impl Builder<'_> {
             Event::SequenceEnd | Event::MappingEnd => self.end(&place),
             Event::Alias(id) => self.alias(id, place),
             Event::UnresolvedAlias(name) => {
+                let name = match self.is_secret() {
+                    true => HIDDEN.into(),
+                    false => name,
+                };
                 let problem = Problem::new(
                     &place,
                     format!("no anchor `&{name}` is defined before this"),
@@ -141,6 +179,9 @@ impl Builder<'_> {
                     "a text that begins with `*` must be in quotes: \"*{name}\""
                 ));
                 self.problems.push(problem);
+                if self.is_secret() {
+                    self.hide_value();
+                }
                 let value = Value::Invalid;
                 self.charge(NODE_WEIGHT, &place)?;
                 self.finish(Node { value, place }, 0, 1)
@@ -153,6 +194,37 @@ impl Builder<'_> {
     fn wants_name(&self) -> bool {
         let kind = self.open.last().map(|open| &open.kind);
         matches!(kind, Some(Kind::Map { key: None, .. }))
+    }
+
+    /// Whether the next node is the value of a secret option, or a part of it. The names in a secret map are not secret.
+    fn is_secret(&self) -> bool {
+        self.open.last().is_some_and(|open| match &open.kind {
+            Kind::Map { key: None, .. } => false,
+            kind => open.is_secret || secret_key(kind).is_some(),
+        })
+    }
+
+    /// Notes the value that ends here as a secret, with its tag and its anchor. Either may be a text that should have been in quotes.
+    fn hide_value(&mut self) {
+        let Range { start, end } = self.event;
+        let written = self.source.text().get(start..end).unwrap_or_default();
+        let value = written.trim_start_matches(|c: char| c.is_whitespace() || ":,[{".contains(c));
+        self.secrets.push(end - value.len()..end);
+    }
+
+    /// Notes what may be secret in the rest of a file that could not be parsed.
+    fn hide_rest(&mut self) {
+        let text = self.source.text();
+        let key = self.open.iter().find_map(|open| secret_key(&open.kind));
+        let rest = match key {
+            Some(Key { place, .. }) => {
+                let end = place.column.saturating_add(place.length);
+                let start = self.source.offset(place.line, end);
+                start.map(|start| start..text.len())
+            }
+            None => unparsed(text, self.event.end),
+        };
+        self.secrets.extend(rest);
     }
 
     fn scalar(
@@ -194,7 +266,10 @@ impl Builder<'_> {
 
     fn unknown_tag(&mut self, span: Option<Span>) {
         let place = place_of(self.source, &span.unwrap_or_default());
-        let written = place.slice().unwrap_or("!").to_owned();
+        let written = match self.is_secret() {
+            true => HIDDEN,
+            false => place.slice().unwrap_or("!"),
+        };
         let problem = Problem::new(&place, format!("`{written}` is an unknown YAML tag")).help(
             format!("a text that begins with `!` must be in quotes: \"{written}\""),
         );
@@ -204,10 +279,12 @@ impl Builder<'_> {
     fn begin(&mut self, place: Place, anchor: usize, kind: Kind) -> Step {
         self.check_depth(1, &place)?;
         self.charge(NODE_WEIGHT, &place)?;
+        let is_secret = self.is_secret();
         self.open.push(OpenCollection {
             place,
             anchor,
             depth: 1,
+            is_secret,
             kind,
         });
         Ok(())
@@ -231,12 +308,23 @@ impl Builder<'_> {
     }
 
     fn alias(&mut self, id: usize, place: Place) -> Step {
-        let Some((node, depth, weight)) = self.anchors.get(&id).cloned() else {
+        let Some(anchored) = self.anchors.get(&id).cloned() else {
             let problem = Problem::new(&place, "this alias is inside the node that it refers to");
             return Err(Box::new(problem));
         };
+        let Anchored {
+            node,
+            end,
+            depth,
+            weight,
+        } = anchored;
         self.check_depth(depth, &place)?;
         self.charge(weight, &place)?;
+        if self.is_secret() {
+            self.hide_value();
+            let start = self.source.offset(node.place.line, node.place.column);
+            self.secrets.extend(start.map(|start| start..end));
+        }
         self.finish(node, 0, depth)
     }
 
@@ -263,7 +351,13 @@ impl Builder<'_> {
         if anchor != 0 {
             let weight = weight_of(&node);
             self.charge(weight, &node.place)?;
-            self.anchors.insert(anchor, (node.clone(), depth, weight));
+            let anchored = Anchored {
+                node: node.clone(),
+                end: self.event.end,
+                depth,
+                weight,
+            };
+            self.anchors.insert(anchor, anchored);
         }
         let Some(parent) = self.open.last_mut() else {
             self.root = Some(node);
@@ -328,6 +422,17 @@ fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
     };
     let place = node.place;
     Some(Key { text, place })
+}
+
+/// The name of the next value of a map, if it is the name of a secret.
+fn secret_key(kind: &Kind) -> Option<&Key> {
+    match kind {
+        Kind::Map {
+            key: Some(Some(key)),
+            ..
+        } => Some(key).filter(|key| is_secret_name(&key.text)),
+        _ => None,
+    }
 }
 
 /// The merge key is an unquoted `<<`; a quoted one is an ordinary name.

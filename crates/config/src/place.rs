@@ -4,8 +4,9 @@
 //! Columns and lengths count characters, not bytes.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A configuration file: its path as the user wrote it, its text, and its rank among the files.
 pub struct Source {
@@ -14,6 +15,8 @@ pub struct Source {
     /// The offset of each line in bytes.
     lines: Vec<usize>,
     order: usize,
+    /// Where secrets are, in bytes, as the parser found them.
+    secrets: OnceLock<Vec<Range<usize>>>,
 }
 
 impl Source {
@@ -27,6 +30,7 @@ impl Source {
             lines: std::iter::once(0).chain(ends).collect(),
             text,
             order,
+            secrets: OnceLock::new(),
         })
     }
 
@@ -48,6 +52,16 @@ impl Source {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
         let start = *self.lines.get(index)?;
         self.text.get(start..)?.lines().next()
+    }
+
+    /// Notes where secrets are, in bytes. Only the first call counts.
+    pub(crate) fn note_secrets(&self, secrets: Vec<Range<usize>>) {
+        let _ = self.secrets.set(secrets);
+    }
+
+    /// Where secrets are; nowhere if the file was not parsed.
+    pub(crate) fn secrets(&self) -> &[Range<usize>] {
+        self.secrets.get().map_or(&[], Vec::as_slice)
     }
 
     /// The offset in bytes of a line and column (both numbered from 1).

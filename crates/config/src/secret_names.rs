@@ -1,7 +1,7 @@
 //! Recognizes secrets by their names: options whose values are masked, and variables or headers that a user named.
 
 /// Names of options whose value is always masked. A longer name that ends in one of them counts, too (`db_password`).
-pub(crate) const SECRET_WORDS: [&str; 7] = [
+const SECRET_WORDS: [&str; 7] = [
     "password",
     "passphrase",
     "shared_key",
@@ -12,7 +12,7 @@ pub(crate) const SECRET_WORDS: [&str; 7] = [
 ];
 
 /// The option whose value is a map of user names to passwords. The whole map is masked.
-pub(crate) const SECRET_BLOCK: &str = "users";
+const SECRET_BLOCK: &str = "users";
 
 /// Whether a variable's name suggests that its value is secret.
 pub(crate) fn names_secret(name: &str) -> bool {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::environment::Environment;
+use crate::mask::unparsed;
 use crate::node::{Key, Map, Node, Value};
 use crate::parse::parse;
 use crate::place::{Place, Source};
@@ -164,8 +165,10 @@ fn read(path: &Path, order: usize) -> Result<Arc<Source>, Box<Problem>> {
             let before = lossy.get(..valid).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
             let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+            let file = Source::new(path, lossy.as_ref(), order);
+            file.note_secrets(unparsed(&lossy, 0).into_iter().collect());
             let place = Place {
-                file: Source::new(path, lossy.as_ref(), order),
+                file,
                 line: u32::try_from(line).unwrap_or(u32::MAX),
                 column: u32::try_from(column).unwrap_or(u32::MAX),
                 length: 1,

@@ -122,6 +122,18 @@ fn invalid_utf8_is_reported_at_its_place() {
 }
 
 #[test]
+fn a_secret_that_is_not_valid_utf8_is_masked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    fs::write(&path, b"a: 1\npassword: hunter\xff\n").unwrap();
+    let text = failed(&[path]);
+    assert!(
+        text.contains("password***") && !text.contains("hunter"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_byte_order_mark_does_not_shift_the_columns() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.yaml");

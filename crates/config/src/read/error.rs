@@ -196,6 +196,7 @@ fn help(wanted: &str, at: &Node) -> Option<String> {
         Value::Integer(_) | Value::Float(_) | Value::Bool(_) if wanted == SECRET_WANTED => {
             Some("put it in quotes".to_owned())
         }
+        Value::Text(text) if text.secret => None,
         Value::Text(text) if wanted == "a boolean" => {
             let is = match text.text.to_ascii_lowercase().as_str() {
                 "yes" | "on" | "y" | "1" | "true" => "true",
@@ -204,7 +205,7 @@ fn help(wanted: &str, at: &Node) -> Option<String> {
             };
             Some(format!("write `{is}`, without quotes"))
         }
-        Value::Text(text) if !text.secret && text.text.parse::<f64>().is_ok() => {
+        Value::Text(text) if text.text.parse::<f64>().is_ok() => {
             Some("a number is written without quotes".to_owned())
         }
         Value::Text(_) | Value::Integer(_) if wanted == "a sequence" && !written.is_empty() => {
