@@ -183,12 +183,12 @@ pub trait Channel: Send + Sync {
     fn unsettled_bytes(&self, _consumer: &str) -> u64 {
         0
     }
-    /// Applies the options of another configuration of the same type ([`ChannelConfig::options`]). Returns false if only a restart
-    /// can apply them.
+    /// Prepares to apply the options of another configuration of the same type ([`ChannelConfig::options`]). The returned step applies
+    /// them; before it is called, nothing changes. `None` if only a restart can apply them.
     ///
     /// [`ChannelConfig::options`]: crate::node::ChannelConfig::options
-    fn change(&self, _options: Box<dyn Any + Send>) -> bool {
-        false
+    fn change(&self, _options: Box<dyn Any + Send>) -> Option<Apply> {
+        None
     }
     /// Removes a consumer that no sink uses any more, and drops all batches that only this consumer has not settled. The error is the
     /// reason why the consumer cannot be removed. The receiver closes without an answer if the channel ends.
@@ -209,6 +209,9 @@ pub trait Channel: Send + Sync {
         None
     }
 }
+
+/// Applies changed options to a channel.
+pub type Apply = Box<dyn FnOnce() + Send>;
 
 /// Creates the memory channel in front of a sink. Takes the number of lanes and the bytes of each lane's queue. Returns the channel
 /// and one reader for each lane.

@@ -23,7 +23,7 @@ use std::{any::Any, path::Path, sync::Arc};
 
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
-    channel::{self, BoxFuture, Channel, Consumer, Group, Note},
+    channel::{self, Apply, BoxFuture, Channel, Consumer, Group, Note},
     delivery::Token,
     failure::Failure,
     node::{Build, ChannelConfig, ChannelContext, Component, Opened},
@@ -188,9 +188,13 @@ impl Channel for DiskChannel {
         self.watch.backlog_bytes(consumer)
     }
 
-    fn change(&self, options: Box<dyn Any + Send>) -> bool {
-        let config = options.downcast::<Config>();
-        config.is_ok_and(|config| self.queue.request(Request::Change(*config)))
+    fn change(&self, options: Box<dyn Any + Send>) -> Option<Apply> {
+        let config = options.downcast::<Config>().ok()?;
+        if self.queue.ended().is_some() {
+            return None;
+        }
+        let queue = Arc::clone(&self.queue);
+        Some(Box::new(move || queue.request(Request::Change(*config))))
     }
 
     fn forget(&self, consumer: &str) -> oneshot::Receiver<Result<(), String>> {

@@ -166,16 +166,14 @@ impl Queue {
         }
     }
 
-    /// Asks the writer for a change. The writer also answers while it waits for space. Returns false if the writer has stopped.
-    pub(super) fn request(&self, request: Request) -> bool {
+    /// Asks the writer for a change. The writer also answers while it waits for space. After the writer has stopped, the request is dropped.
+    pub(super) fn request(&self, request: Request) {
         let mut waiting = self.lock();
-        if waiting.ended.is_some() {
-            return false;
+        if waiting.ended.is_none() {
+            waiting.requests.push(request);
+            waiting.poked = true;
+            self.ready.notify_one();
         }
-        waiting.requests.push(request);
-        waiting.poked = true;
-        self.ready.notify_one();
-        true
     }
 
     /// The requests since the last call.

@@ -1,7 +1,9 @@
-//! Tests that run a plan from its start to its end, and tests of plans that cannot start.
+//! Tests that run a plan from its start to its end, and tests of plans that cannot start and of reloads that are refused.
 
 use std::{
+    any::Any,
     collections::VecDeque,
+    future::pending,
     path::Path,
     sync::{
         Mutex,
@@ -17,11 +19,14 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::{
-    channel::{BoxFuture, Channel, Delivered, Group, Reader},
+    channel::{Apply, BoxFuture, Channel, Consumer, Delivered, Group, Reader},
     inlet::{Inlet, Item},
-    node::{LocalFuture, Placement, Sink, SinkContext, Source, SourceContext},
+    node::{
+        ChannelConfig, ChannelContext, LocalFuture, Opened, Placement, Sink, SinkContext, Source,
+        SourceContext,
+    },
     partition::Tasks,
-    plan::{Input, Route, RunSettings, SinkPlan, SourcePlan, Target},
+    plan::{ChannelPlan, Input, Route, RunSettings, SinkPlan, SourcePlan, Target},
     promise::{Guarantee, Promise},
 };
 
@@ -91,6 +96,50 @@ impl Reader for Lane {
 
     fn commit(&mut self, _: Position) -> Result<(), Failure> {
         Ok(())
+    }
+}
+
+/// A durable channel that keeps no group, so its sources wait.
+struct Hold {
+    groups: Mutex<Vec<Group>>,
+    /// Counts the changes of its options; `None` if only a restart can change them.
+    changes: Option<Arc<AtomicUsize>>,
+}
+
+impl Channel for Hold {
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        self.groups.lock().unwrap().push(group);
+        Box::pin(async {})
+    }
+
+    fn close(&self) {}
+
+    fn change(&self, _: Box<dyn Any + Send>) -> Option<Apply> {
+        let changes = self.changes.clone()?;
+        Some(Box::new(move || {
+            changes.fetch_add(1, SeqCst);
+        }))
+    }
+}
+
+/// The configuration of [`Hold`].
+struct HoldConfig(Option<Arc<AtomicUsize>>);
+
+impl ChannelConfig for HoldConfig {
+    fn open(&self, _: ChannelContext, _: &[Consumer]) -> Result<Opened, Failure> {
+        let channel = Hold {
+            groups: Mutex::default(),
+            changes: self.0.clone(),
+        };
+        Ok(Opened {
+            channel: Arc::new(channel),
+            readers: Vec::new(),
+            finished: Box::pin(pending()),
+        })
+    }
+
+    fn promise(&self) -> Promise {
+        Promise::new(Guarantee::ExactlyOnce, "a test")
     }
 }
 
@@ -266,4 +315,36 @@ async fn a_second_start_in_the_same_directory_is_refused_before_it_binds() {
         "{failure}"
     );
     assert_eq!(seen.bound.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_refused_reload_changes_the_options_of_no_channel() {
+    let (directory, seen) = (tempfile::tempdir().unwrap(), Arc::<Seen>::default());
+    let changes = Arc::<AtomicUsize>::default();
+    let with_options = |options: &str| {
+        let channel = |(name, changes): (&str, Option<_>)| ChannelPlan {
+            name: name.into(),
+            kind: "hold",
+            config: Box::new(HoldConfig(changes)),
+            options: options.into(),
+            input: None,
+            chain: None,
+            consumers: Vec::new(),
+        };
+        let route = |channel| Route {
+            to: Target::Channel(channel),
+            entry: 0,
+            tags: None,
+        };
+        let mut plan = plan(directory.path(), &seen, &[Ok(())]);
+        let channels = [("changing", Some(changes.clone())), ("fixed", None)];
+        plan.channels = channels.into_iter().map(channel).collect();
+        plan.sources[0].routes = vec![route(0), route(1)];
+        plan
+    };
+    let (_running, mut reloader) = start(with_options("old")).await.unwrap();
+    let failure = reloader.reload(with_options("new"), &[]).await.unwrap_err();
+    let why = "fixed cannot change its options while it runs";
+    assert!(failure.message.contains(why), "{failure}");
+    assert_eq!(changes.load(SeqCst), 0);
 }

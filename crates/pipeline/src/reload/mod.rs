@@ -238,17 +238,21 @@ impl Reloader {
         }
         // Records may have arrived since the first check.
         self.check_leavers(difference, forget.unwrap_or_default())?;
+        // Either all channels change their options, or none does.
         let replaced = plan.channels.iter();
-        for channel in replaced.filter(|it| difference.fate(&it.name) == Fate::Replaced) {
-            let feed = self.graph.channel(&channel.name);
-            let options = channel.config.options();
-            if !feed.is_some_and(|feed| feed.channel().change(options)) {
-                let name = &channel.name;
+        let replaced = replaced.filter(|it| difference.fate(&it.name) == Fate::Replaced);
+        let changes = replaced.map(|channel| {
+            let name = &channel.name;
+            let feed = self.graph.channel(name);
+            let change = feed.and_then(|feed| feed.channel().change(channel.config.options()));
+            change.ok_or_else(|| {
                 let why =
                     format!("{name} cannot change its options while it runs: this needs a restart");
-                return Err(Failure::config(why));
-            }
-        }
+                Failure::config(why)
+            })
+        });
+        let changes = changes.collect::<Result<Vec<_>, _>>()?;
+        changes.into_iter().for_each(|apply| apply());
         Ok(laid)
     }
 
