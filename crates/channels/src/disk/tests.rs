@@ -344,6 +344,7 @@ fn a_full_disk_waits_for_room_and_loses_nothing() {
     thread::sleep(Duration::from_millis(100));
     assert_eq!(receipt.try_outcome(), None);
     assert!(opened.channel.is_full());
+    assert_eq!(fixture.meters.value("buffer", "unkept_groups"), 1);
     let held = fixture.reporter.conditions();
     assert_eq!(held[0].trouble, Trouble::Blocked);
     assert!(held[0].why.contains("256KiB are needed"), "{held:?}");

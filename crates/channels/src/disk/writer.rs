@@ -67,6 +67,8 @@ struct Writer {
     /// The durations of commits.
     commits: Histogram,
     busy: Meter,
+    /// The groups that were taken from the queue and are not kept yet.
+    unkept: Meter,
     /// When the last work arrived.
     began: Instant,
     /// Time spent waiting for space since `began`.
@@ -101,6 +103,7 @@ pub(super) fn start(
         batches: context.meters.counter("batches_received"),
         commits: context.meters.histogram("write_seconds"),
         busy: context.meters.counter("busy_microseconds"),
+        unkept: context.meters.gauge("unkept_groups"),
         began: Instant::now(),
         waited: Duration::ZERO,
         skips: Skips::new(&context, consumers),
@@ -116,6 +119,7 @@ pub(super) fn start(
             let mut end = EndGuard {
                 result: Err("the writer of the channel has panicked".to_owned()),
                 watch: writer.log.watch(),
+                unkept: writer.unkept.clone(),
                 queue,
             };
             let result = writer.run();
@@ -136,11 +140,13 @@ pub(super) fn start(
 struct EndGuard {
     result: Result<(), String>,
     watch: Watch,
+    unkept: Meter,
     queue: Arc<Queue>,
 }
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
+        self.unkept.set(0);
         self.queue.end(std::mem::replace(&mut self.result, Ok(())));
         self.watch.wake_readers();
     }
@@ -179,8 +185,12 @@ impl Writer {
         let busy = self.began.elapsed().saturating_sub(self.waited);
         self.busy
             .add(u64::try_from(busy.as_micros()).unwrap_or(u64::MAX));
+        self.unkept.set(0);
         self.log.wake_on_settle(waker.clone());
         let work = self.queue.next_work(COMMIT_BYTES, self.idle_time());
+        let groups = work.entries.iter();
+        let groups = groups.filter(|entry| matches!(entry, Entry::Group(_)));
+        self.unkept.set(groups.count() as u64);
         (self.began, self.waited) = (Instant::now(), Duration::ZERO);
         work
     }

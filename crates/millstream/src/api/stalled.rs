@@ -159,9 +159,20 @@ impl Values {
         })
     }
 
-    /// The work that waits for a channel: records that sources have sent and the channel has not kept. `None` if there are no such records.
-    /// Also `None` if work waits for a sink that has a queue in memory, because the sources may wait for that sink and not for the channel.
+    /// The work that waits for a channel: groups that it has taken and not kept, or records that sources have sent and the channel has not
+    /// kept. `None` if there is no such work. Pending records do not count while work waits for a sink that has a queue in memory, because
+    /// the sources may wait for that sink and not for the channel.
     fn at_channel(&self, channel: &NodeStatus, nodes: &[NodeStatus]) -> Option<Wait> {
+        let received = self.get(&channel.name, "records_received");
+        let unkept = self.get(&channel.name, "unkept_groups");
+        if unkept > 0 {
+            let commits = self.get(&channel.name, "write_seconds");
+            return Some(Wait {
+                what: format!("{unkept} groups of batches wait to be kept"),
+                progress: vec![received, commits],
+                patience: Duration::ZERO,
+            });
+        }
         let is_queued = |node: &NodeStatus| {
             let queue = node.consumer.as_ref().is_some_and(|it| it.queue.is_some());
             queue && self.at_sink(node).is_some()
@@ -179,7 +190,6 @@ impl Values {
         if pending == 0 {
             return None;
         }
-        let received = self.get(&channel.name, "records_received");
         // Grows even if a processor drops all records before the channel.
         let done = of_sources("records_sent")
             .wrapping_sub(of_sources("records_dropped"))
@@ -194,9 +204,27 @@ impl Values {
 
 #[cfg(test)]
 mod tests {
-    use millstream_pipeline::{report::Reporter, running::ConsumerStatus, supervise::StateCell};
+    use std::sync::Weak;
+
+    use millstream_pipeline::{
+        channel::{BoxFuture, Channel, Group},
+        report::Reporter,
+        running::ConsumerStatus,
+        supervise::StateCell,
+    };
 
     use super::*;
+
+    /// The queue in front of a sink.
+    struct Queue;
+
+    impl Channel for Queue {
+        fn put(&self, _: Group) -> BoxFuture<'_, ()> {
+            Box::pin(async {})
+        }
+
+        fn close(&self) {}
+    }
 
     const LIMIT: Duration = Duration::from_secs(60);
 
@@ -340,5 +368,40 @@ mod tests {
         assert!(nodes[0].reporter.conditions().is_empty());
         let held = nodes[1].reporter.conditions();
         assert!(held[0].why.contains("5 records wait"), "{}", held[0].why);
+    }
+
+    #[test]
+    fn a_channel_that_keeps_nothing_is_stalled_although_records_wait_for_a_sink_behind_memory() {
+        let (meters, mut marks) = (Meters::default(), Marks::default());
+        let mut sink = node("out", "sink", &[]);
+        let queue: Weak<dyn Channel> = Weak::<Queue>::new();
+        sink.consumer = Some(ConsumerStatus {
+            queue: Some(queue),
+            settles_within: None,
+        });
+        let nodes = [
+            node("in", "source", &["buffer"]),
+            node("buffer", "channel", &[]),
+            sink,
+        ];
+        let (source, buffer, out) = (meters.of("in"), meters.of("buffer"), meters.of("out"));
+        source.gauge("pending_records").set(5);
+        out.gauge("unsettled_age_seconds").set(1);
+        let start = Instant::now();
+        let mut look = |seconds, unkept| {
+            // The sink makes progress, and the source sends records only to it.
+            out.counter("records_settled").add(1);
+            source.counter("records_sent").add(1);
+            buffer.gauge("unkept_groups").set(unkept);
+            let now = start + Duration::from_secs(seconds);
+            marks.look(&nodes, &meters, LIMIT, now);
+            nodes[1].reporter.conditions().pop().map(|held| held.why)
+        };
+        assert_eq!(look(0, 0), None);
+        assert_eq!(look(100, 0), None);
+        assert_eq!(look(101, 3), None);
+        let why = look(161, 3).unwrap();
+        assert!(why.contains("3 groups of batches wait"), "{why}");
+        assert_eq!(look(162, 0), None);
     }
 }

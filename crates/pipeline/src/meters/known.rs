@@ -145,6 +145,7 @@ pub const KNOWN: &[Known] = &[
     size("queue_max_bytes", "Bytes of batches that may wait in memory in front of the sink."),
     counter("records_skipped", "Records that were skipped for the consumer, by behind or by channel skip."),
     bytes("bytes_skipped", "Bytes that were skipped for the consumer, by behind or by channel skip."),
+    gauge("unkept_groups", "Groups of batches that the channel writes and has not kept yet."),
     gauge("repeated_chunks", "Chunks that were recognised as repeats since the start."),
     gauge("remembered_ids", "Ids of chunks in the window that recognises repeats."),
     gauge("evicted_young_ids", "Ids that were evicted before dedupe.age, which weakens exactly once."),
