@@ -276,6 +276,15 @@ impl Blanks {
         self.files.iter().map(|blank| blank.bytes).sum()
     }
 
+    /// Removes a blank to free its space; returns false if there is none.
+    pub(super) fn remove_one(&mut self, directory: &LogDirectory) -> Result<bool, Error> {
+        let has_one = !self.files.is_empty();
+        if has_one {
+            self.remove(directory, 0)?;
+        }
+        Ok(has_one)
+    }
+
     fn remove(&mut self, directory: &LogDirectory, index: usize) -> Result<(), Error> {
         let blank = self.files.remove(index);
         directory

@@ -272,3 +272,51 @@ fn segments_are_released_although_the_disk_has_no_space_for_another_name() {
         assert!(segments(&disk) - free <= 2, "{names:?}");
     }
 }
+
+/// File systems that copy on write can be full for a write or a sync although the space was allocated.
+#[test]
+fn a_channel_waits_for_space_that_it_has_allocated() {
+    for (call, errno) in [(Call::Write, 28), (Call::Sync, 28), (Call::Sync, 122)] {
+        let disk = SimulatedDisk::new(1);
+        let mut log = open_with(&disk, large());
+        let mut sink = reader(&log, Behind::default());
+        keep(&mut log, 0..10).unwrap();
+        disk.fail(call, 1000, errno);
+        log.append(vec![batch(10, 1000)], at(10)).unwrap();
+        assert!(log.commit(at(10)).unwrap_err().is_for_now());
+        let files = names(&disk).len();
+        for _ in 0..5 {
+            let full = log.commit(at(10)).unwrap_err();
+            assert!(matches!(full, Error::NoRoom { .. }), "{full}");
+        }
+        assert!(names(&disk).len() <= files + 2, "{:?}", names(&disk));
+        log.append(vec![batch(11, 1000)], at(11)).unwrap();
+        disk.fail(call, 0, errno);
+        log.commit(at(11)).unwrap();
+        drop((log, sink));
+        disk.restart(Crash::Power);
+        log = open_with(&disk, large());
+        sink = reader(&log, Behind::default());
+        assert_eq!(settle(&mut sink), all(0..12), "{call:?} {errno}");
+    }
+}
+
+#[test]
+fn blank_files_are_removed_before_a_channel_waits_for_space_that_it_has_allocated() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open_with(&disk, large());
+    let mut sink = reader(&log, Behind::default());
+    keep(&mut log, 0..5000).unwrap();
+    settle(&mut sink);
+    keep(&mut log, 5000..5001).unwrap();
+    let blanks = |disk: &SimulatedDisk| {
+        let names = names(disk).into_iter();
+        names.filter(|name| name.starts_with("free-")).count() as u32
+    };
+    let before = blanks(&disk);
+    assert!(before > 0);
+    disk.fail(Call::Write, before, 28);
+    keep(&mut log, 5001..5002).unwrap();
+    assert_eq!(blanks(&disk), 0);
+    assert_eq!(settle(&mut sink), all(5000..5002));
+}

@@ -1,10 +1,11 @@
-//! Whether the log may still write. The first disk failure is repaired; a second one before a successful sync stops the log.
+//! Whether the log may still write. The first disk failure is repaired; a second one before a successful sync stops the log. A full disk
+//! never stops it.
 
 use std::{io, path::PathBuf};
 
 use millstream_record::Position;
 
-use super::Error;
+use super::{Error, error::is_no_room};
 
 /// The disk failures of a log so far.
 #[derive(Default)]
@@ -33,13 +34,17 @@ impl Health {
         result
     }
 
-    /// Notes a failed disk call. Returns the error if an earlier call has also failed since the last successful sync.
+    /// Notes a failed disk call. Returns the error if an earlier call has also failed since the last successful sync, or if the disk is
+    /// full: then the caller waits for space. Space that was allocated does not prevent that on file systems that copy on write.
     pub(super) fn fail(
         &mut self,
         doing: &'static str,
         path: PathBuf,
         error: io::Error,
     ) -> Result<(), Error> {
+        if is_no_room(&error) {
+            return Err(Error::disk(doing, &path, error));
+        }
         if std::mem::replace(&mut self.failing, true) {
             return Err(Error::Disk {
                 doing,
@@ -72,6 +77,19 @@ mod tests {
         assert!(fail(false).is_ok());
         assert!(fail(true).is_ok());
         assert!(fail(false).is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_temporary_and_does_not_count_as_a_failure() {
+        let mut health = Health::default();
+        let mut fail =
+            |errno| health.fail("syncing", "/c".into(), io::Error::from_raw_os_error(errno));
+        for full in [28, 122, 28] {
+            assert!(fail(full).is_err_and(|error| error.is_for_now()));
+        }
+        assert!(fail(5).is_ok());
+        assert!(fail(28).is_err_and(|error| error.is_for_now()));
+        assert!(fail(5).is_err_and(|error| !error.is_for_now()));
     }
 
     #[test]

@@ -252,7 +252,7 @@ impl Log {
                 .writer
                 .write(channel, &mut self.staging, &mut self.files);
             if let Err(error) = written {
-                self.repair("writing", error)?;
+                self.after_failed_write(error)?;
             }
         }
         self.files.clear_staged();

@@ -205,6 +205,18 @@ impl Log {
         Ok(())
     }
 
+    /// Repairs the log after a failed write of frames. If the disk is full, removes a blank file, so that the caller can retry; fails if there
+    /// is none. The frames stay staged, and the next write puts them at the same place: nothing was synced, so nothing is uncertain.
+    pub(super) fn after_failed_write(&mut self, error: io::Error) -> Result<(), Error> {
+        if !is_no_room(&error) {
+            return self.repair("writing", error);
+        }
+        match self.blanks.remove_one(&self.directory)? {
+            true => Ok(()),
+            false => Err(Error::disk("writing", &self.directory.path, error)),
+        }
+    }
+
     /// Releases the segments that every consumer has settled, and the id files whose ids are too old. The newest segment is never released,
     /// because its header holds the offsets of tailed files for all segments before it (their chunk ids are in id files).
     pub(super) fn release_settled(&mut self) -> Result<(), Error> {
