@@ -164,7 +164,7 @@ impl Replay {
         let read = reading.await.map_err(io::Error::other).flatten();
         let partial = read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let (files, path) = (self.files.clone(), path.to_owned());
-        blocking(move || files.finish(&path, &left, partial > 0)).await
+        blocking(move || files.finish(&path, &left, partial)).await
     }
 }
 

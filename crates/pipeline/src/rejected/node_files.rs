@@ -69,15 +69,15 @@ impl NodeFiles {
         (!was_taken).then(|| Turn(self.clone()))
     }
 
-    /// Renames the files that hold records, so that nothing more is appended to them. Returns these files and those of unfinished replays,
-    /// the oldest first. Leaves out files with `.torn-` in their names.
+    /// Renames the files that hold whole records, so that nothing more is appended to them. Returns these files and those of unfinished
+    /// replays, the oldest first.
     pub(crate) fn set_aside(&self) -> io::Result<Vec<PathBuf>> {
         self.lock().set_aside()
     }
 
     /// Removes a file whose records are settled. `left` has the records that could not be sent; they are first appended to the
-    /// node's current file. If the file ends with an incomplete record (`is_torn`), it is renamed instead of removed.
-    pub(crate) fn finish(&self, path: &Path, left: &[Vec<u8>], is_torn: bool) -> io::Result<()> {
-        self.lock().finish(path, left, is_torn)
+    /// node's current file. The last `partial` bytes of the file, an incomplete record, stay in another file.
+    pub(crate) fn finish(&self, path: &Path, left: &[Vec<u8>], partial: u64) -> io::Result<()> {
+        self.lock().finish(path, left, partial)
     }
 }

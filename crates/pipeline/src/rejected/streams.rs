@@ -17,6 +17,9 @@ use millstream_sys::disk::{Disk, File, Open};
 
 use super::{EXTENSION, RejectedFile, Usage};
 
+/// The number of bytes that are copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+
 /// The files of one node.
 pub(super) struct Streams {
     disk: Arc<dyn Disk>,
@@ -90,14 +93,10 @@ impl Streams {
         };
         for name in names {
             let name = name.to_string_lossy();
-            let mut parts = name.split('.');
-            if parts.next() != Some(&*self.node) || !name.ends_with(EXTENSION) {
+            if name.split('.').next() != Some(&*self.node) || !name.ends_with(EXTENSION) {
                 continue;
             }
-            let share = match parts.next() {
-                Some(peer) if peer.starts_with("peer-") => format!("{}.{peer}", self.node),
-                _ => self.node.clone(),
-            };
+            let share = self.share_of(&name);
             let path = self.directory.join(&*name);
             match self.disk.metadata(&path) {
                 Ok(found) => files.push(Found {
@@ -112,6 +111,14 @@ impl Streams {
             }
         }
         Ok(files)
+    }
+
+    /// The share that a file of the node belongs to.
+    fn share_of(&self, name: &str) -> String {
+        match name.split('.').nth(1) {
+            Some(peer) if peer.starts_with("peer-") => format!("{}.{peer}", self.node),
+            _ => self.node.clone(),
+        }
     }
 
     /// Removes the oldest file of a share, not counting empty files. Returns its path and its length in bytes; `None` if there is no file.
@@ -166,20 +173,15 @@ impl Streams {
         Ok(torn)
     }
 
-    /// Renames the files that hold records for a replay, except those that are named `torn`. Returns these files and the files of
-    /// unfinished replays, the oldest first.
+    /// Renames the files that hold whole records for a replay. Returns these files and the files of unfinished replays, the oldest first.
     pub(super) fn set_aside(&mut self) -> io::Result<Vec<PathBuf>> {
         let mut files = self.files()?;
         files.sort_by_key(|file| file.age);
         let mut aside = Vec::new();
-        for Found { path, bytes, .. } in files {
-            let name = path
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned());
-            let name = name.unwrap_or_default();
-            if name.contains(".replay-") {
+        for Found { path, .. } in files {
+            if name_of(&path).contains(".replay-") {
                 aside.push(path);
-            } else if bytes > 0 && !name.contains(".torn-") {
+            } else if self.has_records(&path)? {
                 aside.push(self.put_aside(&path, "replay")?);
             }
         }
@@ -187,26 +189,43 @@ impl Streams {
     }
 
     /// Removes a file whose records were sent again. `left` has the records that could not be sent; they are first appended to the
-    /// node's current file. If the file ends with an incomplete record (`is_torn`), it is renamed instead of removed.
-    pub(super) fn finish(
-        &mut self,
-        path: &Path,
-        left: &[Vec<u8>],
-        is_torn: bool,
-    ) -> io::Result<()> {
+    /// node's current file. The last `partial` bytes of the file, an incomplete record, are first copied to a file that is named `torn`.
+    pub(super) fn finish(&mut self, path: &Path, left: &[Vec<u8>], partial: u64) -> io::Result<()> {
         if !left.is_empty() {
             let records: Vec<_> = left.iter().map(Vec::as_slice).collect();
             let node = self.node.clone();
             self.append(&node, &records)?;
         }
-        if is_torn {
-            return self.put_aside(path, "torn").map(drop);
-        }
-        match self.disk.remove(path) {
+        let removed = match partial {
+            0 => Ok(()),
+            partial => self.copy_end(path, partial),
+        };
+        match removed.and_then(|()| self.disk.remove(path)) {
             // An operator has moved the file away.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => removed?,
         }
+        self.has_new_names = true;
+        self.sync_names()
+    }
+
+    /// Copies the last `bytes` bytes of a file, durably, to a new file that is named `torn`.
+    fn copy_end(&mut self, path: &Path, bytes: u64) -> io::Result<()> {
+        let from = self.disk.open(path, Open::Read)?;
+        let aside = self.unused_path(path, "torn");
+        let to = self.disk.open(&aside, Open::Create)?;
+        let start = from.metadata()?.len.saturating_sub(bytes);
+        let mut copied = 0;
+        loop {
+            let mut part = Vec::new();
+            let read = from.read_at(&mut part, COPY_BYTES, start + copied)?;
+            if read == 0 {
+                break;
+            }
+            to.write_at(&[IoSlice::new(&part)], copied)?;
+            copied += read as u64;
+        }
+        to.sync()?;
         self.has_new_names = true;
         self.sync_names()
     }
@@ -239,8 +258,23 @@ impl Streams {
         Ok(partial > 0)
     }
 
-    /// Renames a file to an unused name that contains the reason `why` and the time. Returns the new path.
-    fn put_aside(&mut self, path: &Path, why: &str) -> io::Result<PathBuf> {
+    /// Whether a file holds at least one whole record.
+    fn has_records(&self, path: &Path) -> io::Result<bool> {
+        let mut file = match RejectedFile::open_on(&*self.disk, path) {
+            // An operator has just moved the file away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        // `Err(None)` ends the reading at the first record.
+        match file.values(|_| Err(None)) {
+            Ok(_) => Ok(false),
+            Err(None) => Ok(true),
+            Err(Some(error)) => Err(error),
+        }
+    }
+
+    /// Returns an unused path in the share of a file. Its name contains the reason `why` and the time.
+    fn unused_path(&mut self, path: &Path, why: &str) -> PathBuf {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_secs();
         let (last, number) = self.last_aside;
@@ -248,20 +282,33 @@ impl Streams {
             true => (now, 0),
             false => (last, number + 1),
         };
-        let name = |(time, number): (u64, u64)| {
-            path.with_extension(format!("{why}-{time}-{number}.{EXTENSION}"))
+        let share = self.share_of(&name_of(path));
+        let path = |(time, number): (u64, u64)| {
+            let name = format!("{share}.{why}-{time}-{number}.{EXTENSION}");
+            self.directory.join(name)
         };
-        while self.disk.metadata(&name(place)).is_ok() {
+        while self.disk.metadata(&path(place)).is_ok() {
             place.1 += 1;
         }
-        let aside = name(place);
+        let unused = path(place);
+        self.last_aside = place;
+        unused
+    }
+
+    /// Renames a file to an unused name that contains the reason `why` and the time. Returns the new path.
+    fn put_aside(&mut self, path: &Path, why: &str) -> io::Result<PathBuf> {
+        let aside = self.unused_path(path, why);
         self.has_new_names = true;
         self.disk.rename(path, &aside)?;
-        self.last_aside = place;
         self.ends.remove(path);
         self.sync_names()?;
         Ok(aside)
     }
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 /// Returns the time and the number in the name of a renamed file. A name of another form counts as the oldest.

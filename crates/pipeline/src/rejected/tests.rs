@@ -106,6 +106,29 @@ fn a_file_continues_after_its_last_whole_record_and_a_torn_file_is_renamed_uncha
 }
 
 #[test]
+fn whole_records_of_a_torn_file_are_replayed_once_and_the_incomplete_one_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let record = record(1);
+    let torn = [&record[..], &record[..100]].concat();
+    fs::write(directory.path().join("in.peer-a.msgpack"), &torn).unwrap();
+    let store = Arc::new(store(directory.path(), RejectedLimits::default()));
+    // The first new record renames the torn file.
+    assert!(keep(&store, Some("a"), &record));
+    let aside = Aside(store);
+    let files = aside.set_aside().unwrap();
+    let contents: Vec<_> = files.iter().map(|path| fs::read(path).unwrap()).collect();
+    assert_eq!(contents, [torn, record.clone()]);
+    aside.finish(&files[0], &[], 100).unwrap();
+    aside.finish(&files[1], &[], 0).unwrap();
+    let left = names(directory.path());
+    let is_torn = left[0].starts_with("in.peer-a.torn-") && !left[0].contains("replay");
+    assert!(left.len() == 1 && is_torn, "{left:?}");
+    let end = fs::read(directory.path().join(&left[0])).unwrap();
+    assert_eq!(end, record[..100]);
+    assert_eq!(aside.set_aside().unwrap(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn a_full_share_of_a_node_or_peer_does_not_stop_others() {
     let directory = tempfile::tempdir().unwrap();
     // Another node has a full share.
