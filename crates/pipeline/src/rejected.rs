@@ -207,7 +207,7 @@ impl Store {
             Trouble::Blocked,
             format_args!(
                 "the files {}/{share}.* hold {bytes} of rejected records; at {limit} the node stops: read them with `millstream \
-                 rejected cat --node {}`, then move them elsewhere",
+                 rejected cat --node {}`, then move them elsewhere on this file system",
                 self.files.directory().display(),
                 self.shares.node()
             ),

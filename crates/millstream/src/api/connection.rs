@@ -1,8 +1,8 @@
-//! Connections of the HTTP interface: a bounded number, each with a deadline for its next step.
+//! Connections of the HTTP interface: a bounded number for each address, each with a deadline for its next step.
 //!
 //! A peer must complete the head of a request within [`STEP_MAX`], and read some bytes of the answer in every [`STEP_MAX`]; it may be
-//! idle between requests for [`IDLE_MAX`]. When the number of connections is at its limit, a new connection evicts the connection that
-//! has made no progress for the longest time. So peers that send half a head or never read cannot keep monitoring or an operator out.
+//! idle between requests for [`IDLE_MAX`]. When the number of connections of an address is at its limit, a new connection evicts the
+//! connection that has made no progress for the longest time. So peers that send half a head or never read cannot keep monitoring or an operator out.
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +25,8 @@ use tokio::{
 
 use super::transport::{Names, Tls, Transport};
 
-/// The most connections at a time: enough for dashboards, monitoring and some users. The limit is lower if the process may open only
-/// few files.
+/// The most connections of a listening address at a time: enough for dashboards, monitoring and some users. The limit is lower if the
+/// process may open only few files.
 const CONNECTIONS_MAX: usize = 64;
 /// The number of connections that streams of events never take. They stay free for monitoring and users.
 const RESERVED: usize = 8;
@@ -39,7 +39,7 @@ const TIMES: Times = Times {
     idle: IDLE_MAX,
 };
 
-/// The most connections at a time in this process.
+/// The most connections of a listening address at a time.
 fn connections_max() -> usize {
     CONNECTIONS_MAX.min(interface_connections())
 }

@@ -76,7 +76,7 @@ impl Full<'_> {
         };
         format!(
             "the files {}/{files}.* hold {limit} of rejected records, which is the limit (`{option}`): read them with \
-             `millstream rejected cat --node {node}`, then move them elsewhere",
+             `millstream rejected cat --node {node}`, then move them elsewhere on this file system",
             directory.display()
         )
     }
