@@ -15,6 +15,7 @@ use millstream_wire::{
 };
 
 use super::options::{Action, Bulk, DocumentId};
+use crate::sending::DurableId;
 
 /// An item that is not part of a request yet. The ranges refer to the fields of [`Output`]. `around`: with OTLP, the range of the
 /// item's resource and scope; otherwise empty.
@@ -207,7 +208,14 @@ impl Actions {
             let text = scratch.text.get(document..mark.written).unwrap_or_default();
             document = mark.written;
             let start = out.text.len();
-            let id = place.map(|(channel, position, first)| (channel, position, first + number));
+            // Processors can give another record this number when the position is read again. The checksum keeps the server from taking
+            // it for the record that had the number before.
+            let id = place.map(|(channel, position, first)| DurableId {
+                channel,
+                position,
+                number: first + number,
+                bytes: text,
+            });
             if let Err(why) = self.line(batch, mark, id, &mut out.text) {
                 out.text.truncate(start);
                 out.rejects.push((mark.start..mark.end, why));
@@ -228,7 +236,7 @@ impl Actions {
         &mut self,
         batch: &Batch,
         mark: &Mark,
-        place: Option<(u128, Position, usize)>,
+        id: Option<DurableId<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
         let timed = mark.event(batch);
@@ -241,10 +249,10 @@ impl Actions {
         rendered.map_err(|missing| missing.to_string())?;
         string(&self.text, out);
         self.text.clear();
-        match (&mut self.id, place) {
-            (Id::Position, Some((channel, position, number))) => {
+        match (&mut self.id, id) {
+            (Id::Position, Some(id)) => {
                 // Writing to a vector cannot fail.
-                let _ = write!(self.text, "{channel:032x}.{position}.{number}");
+                let _ = write!(self.text, "{id}");
             }
             (Id::Template(renderer), _) => {
                 let rendered = renderer.render(batch.into(), timed, &mut self.text);

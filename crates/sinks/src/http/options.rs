@@ -102,7 +102,7 @@ pub(super) struct Bulk {
     /// Action: `create` adds a document and never overwrites one; `index` may overwrite.
     #[serde(default)]
     pub(super) action: Action,
-    /// Id of the document: `position` (behind a disk channel: the position of the record, so that a resent record makes no
+    /// Id of the document: `position` (behind a disk channel: position and checksum of the record, so that a resent record makes no
     /// second document), `none` (the server makes an id), or a template.
     #[serde(default)]
     pub(super) id: DocumentId,

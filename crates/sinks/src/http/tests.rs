@@ -2,8 +2,9 @@
 
 mod server;
 
-use std::time::Duration;
+use std::{collections::HashSet, sync::Mutex, time::Duration};
 
+use millstream_sys::checksum::crc32c;
 use millstream_wire::msgpack::{write_array_len, write_int, write_map_len, write_str};
 
 use super::*;
@@ -482,9 +483,12 @@ fn the_answer_to_bulk_is_read_item_by_item() {
     let requests = server.requests();
     let first: Vec<String> = requests[0].text().lines().map(str::to_owned).collect();
     assert_eq!(first.len(), 10);
+    let crc = crc32c(br#"{"message":"busy"}"#);
     assert_eq!(
         first[2],
-        r#"{"create":{"_index":"logs-x","_id":"000000000000000000000000000000ab.1.1.1"}}"#
+        format!(
+            r#"{{"create":{{"_index":"logs-x","_id":"000000000000000000000000000000ab.1.1.1.{crc:08x}"}}}}"#
+        )
     );
     assert_eq!(first[3], r#"{"message":"busy"}"#);
     assert_eq!(requests.len(), 2);
@@ -528,13 +532,46 @@ fn documents_of_several_batches_at_one_position_have_different_ids() {
         })
         .collect();
     let expected = [
-        "1.1.0\"}}",
-        "1.1.1\"}}",
-        "1.1.2\"}}",
-        "1.1.3\"}}",
-        "1.2.0\"}}",
+        ("1.1.0", "1"),
+        ("1.1.1", "2"),
+        ("1.1.2", "3"),
+        ("1.1.3", "4"),
+        ("1.2.0", "5"),
     ];
+    let expected = expected.map(|(place, message)| {
+        let document = format!(r#"{{"message":"{message}"}}"#);
+        format!(r#"{place}.{:08x}"}}}}"#, crc32c(document.as_bytes()))
+    });
     assert_eq!(ids, expected);
+}
+
+#[test]
+fn a_record_that_gets_the_number_of_another_one_after_a_reload_is_not_taken_for_it() {
+    let documents = Mutex::new(HashSet::new());
+    let server = Scripted::answering(move |request| {
+        let text = request.text();
+        let actions = text.lines().step_by(2);
+        let statuses =
+            actions.map(
+                |action| match documents.lock().unwrap().insert(action.to_owned()) {
+                    true => r#"{"create":{"status":201}}"#,
+                    false => r#"{"create":{"status":409}}"#,
+                },
+            );
+        let items: Vec<_> = statuses.collect();
+        let body = format!(r#"{{"errors":true,"items":[{}]}}"#, items.join(","));
+        Said::status(200).body(&body)
+    });
+    // The records of the position 1.1, which this run sends as `text`.
+    let there_already = |text: &str| {
+        let upstream = Upstream::durable(0xab);
+        upstream.put(packed("t", text), false);
+        let more = r#", "framing": "bulk", "bulk": {"index": "logs"}"#;
+        run(&options(&server, more), &upstream).meter("records_there_already")
+    };
+    assert_eq!(there_already("a\nb\n"), 0);
+    assert_eq!(there_already("a\nb\n"), 2, "the same records again");
+    assert_eq!(there_already("b\n"), 0, "b has the number that a had");
 }
 
 #[test]

@@ -1,16 +1,39 @@
-//! The ids by which receivers recognize a resend, of chunks (`forward`) and requests (`http`).
+//! The ids by which receivers recognize a resend, of chunks (`forward`), requests and documents (`http`).
 //!
-//! For records from a durable channel an id is `CHANNEL.EPOCH.SEQ.PART.CRC`: the channel's id (32 hex digits), the position of the
-//! frame (a batch as the channel stores it), the number of the part, and the CRC-32C of the part's stored bytes (8 hex digits). The
-//! split of a frame into parts depends on its bytes alone. So the same bytes have the same id after a restart, and different bytes
-//! (if a new version splits frames differently) have a different id. For records from memory an id is `RANDOM-COUNTER`. It need not
-//! survive a restart, because the source resends unsettled records as new batches.
+//! For records from a durable channel an id is `CHANNEL.EPOCH.SEQ.NUMBER.CRC`: the channel's id (32 hex digits), the position of the
+//! frame (a batch as the channel stores it), the number of the part (or document) at this position, and the CRC-32C of its bytes (8
+//! hex digits). The split of a frame into parts depends on its bytes alone. So the same bytes have the same id after a restart, and
+//! different bytes (if a new version splits frames differently, or other processors change the records) have a different id. For
+//! records from memory an id is `RANDOM-COUNTER`. It need not survive a restart, because the source resends unsettled records as new
+//! batches.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
 use millstream_sys::{checksum::crc32c, random};
+
+/// The id of bytes from a durable channel.
+pub(crate) struct DurableId<'a> {
+    pub(crate) channel: u128,
+    pub(crate) position: Position,
+    /// The number of the bytes at this position.
+    pub(crate) number: usize,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl fmt::Display for DurableId<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel,
+            position,
+            number,
+            bytes,
+        } = self;
+        let crc = crc32c(bytes);
+        write!(f, "{channel:032x}.{position}.{number}.{crc:08x}")
+    }
+}
 
 /// Makes ids.
 #[derive(Debug)]
@@ -52,9 +75,13 @@ impl Ids {
         // Writing to a String cannot fail.
         let _ = match self {
             Self::Durable(channel) => {
-                let position = position.unwrap_or_default();
-                let crc = crc32c(stored);
-                write!(text, "{channel:032x}.{position}.{part}.{crc:08x}")
+                let id = DurableId {
+                    channel: *channel,
+                    position: position.unwrap_or_default(),
+                    number: part,
+                    bytes: stored,
+                };
+                write!(text, "{id}")
             }
             Self::Memory { random, last } => {
                 *last += 1;

@@ -25,7 +25,7 @@ mod parts;
 mod refused;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use ids::{Ids, PartNumbers};
+pub(crate) use ids::{DurableId, Ids, PartNumbers};
 pub(crate) use lane::{Input, Lane};
 pub(crate) use lateness::Lateness;
 pub(crate) use options::{Batching, Retry};
