@@ -205,15 +205,15 @@ impl Delivery<'_> {
         answer: &Answer,
         piece: &Piece,
     ) -> Result<Option<(Vec<u32>, String)>, String> {
-        self.outage.progressed();
-        self.accepted = true;
-        self.sender.refused.clear();
-        self.splits = 0;
         let Some(ours) = self.sender.bulk else {
+            self.progressed();
             self.partial(answer);
             return Ok(None);
         };
         let sorted = bulk::sort(&answer.body, &piece.items, &self.sender.again, ours)?;
+        if sorted.again.len() < piece.items.len() {
+            self.progressed();
+        }
         self.sender.meters.there.add(sorted.there);
         for (item, why) in sorted.refused {
             match self.refused.last_mut() {
@@ -223,6 +223,14 @@ impl Delivery<'_> {
         }
         let why = sorted.why.unwrap_or_default();
         Ok((!sorted.again.is_empty()).then_some((sorted.again, why)))
+    }
+
+    /// Notes that the server has finished at least one item.
+    fn progressed(&mut self) {
+        self.outage.progressed();
+        self.accepted = true;
+        self.sender.refused.clear();
+        self.splits = 0;
     }
 
     /// Reports OTLP's partial success: the server has dropped some records and does not say which.

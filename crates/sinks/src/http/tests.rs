@@ -2,7 +2,11 @@
 
 mod server;
 
-use std::{collections::HashSet, sync::Mutex, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 use millstream_sys::checksum::crc32c;
 use millstream_wire::msgpack::{write_array_len, write_int, write_map_len, write_str};
@@ -503,6 +507,29 @@ fn the_answer_to_bulk_is_read_item_by_item() {
     assert_eq!(rig.meter("records_there_already"), 1);
     assert_eq!(upstream.settled(), 1);
     assert_eq!(requests[0].header("idempotency-key"), None);
+}
+
+#[test]
+fn waits_grow_while_the_server_puts_off_every_document() {
+    let server = Scripted::start(|n| {
+        let status = if n < 5 { 429 } else { 201 };
+        Said::status(200).body(&format!(
+            r#"{{"errors":true,"items":[{{"create":{{"status":{status}}}}}]}}"#
+        ))
+    });
+    let upstream = Upstream::durable(0xab);
+    upstream.put(packed("t", "a\n"), false);
+    let more = r#", "framing": "bulk", "bulk": {"index": "logs"}"#;
+    let options = options(&server, more).replace(
+        "\"first\": \"10ms\", \"max\": \"50ms\"",
+        "\"first\": \"20ms\", \"max\": \"10s\"",
+    );
+    let start = Instant::now();
+    run(&options, &upstream);
+    // 20 + 40 + 80 + 160 + 320 ms, less an eighth. If each answer counted as a success, five times 20 ms.
+    assert!(start.elapsed() > Duration::from_millis(500));
+    assert_eq!(server.requests().len(), 6);
+    assert_eq!(upstream.settled(), 1);
 }
 
 #[test]
