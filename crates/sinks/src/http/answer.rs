@@ -28,6 +28,8 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// Whether `body` is the whole body. The client reads a limited number of bytes.
+    pub(super) whole: bool,
 }
 
 /// The meaning of an answer.
@@ -117,6 +119,7 @@ mod tests {
             status: StatusCode::from_u16(status).unwrap(),
             headers: map,
             body: Bytes::from_static(b"no  such\nthing"),
+            whole: true,
         };
         answer.verdict(&[401, 408, 429])
     }

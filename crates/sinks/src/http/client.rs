@@ -205,6 +205,7 @@ impl Client {
             status: head.status,
             headers: head.headers,
             body: body.into(),
+            whole,
         })
     }
 }

@@ -7,7 +7,7 @@
 //! request -> accepted
 //!         -> failed: sent again unchanged, after a back-off
 //!         -> refused: several items are split into halves, which are sent separately; a single item is refused finally
-//!         -> bulk: the items that failed are sent again without the others
+//!         -> bulk: the items that failed are sent again without the others; if the answer is too long, both halves are sent again
 //! ```
 //! A delivery promises that each item is accepted, or refused with a reason, unless the process stops first. If single records
 //! can cause the answer (400, 413, 422), a good item is refused together with a bad one only after [`SPLITS_MAX`] consecutive
@@ -149,6 +149,10 @@ impl Delivery<'_> {
                 match self.sender.client.exchange(&part).await {
                     Err(why) => (None, why),
                     Ok(answer) => match answer.verdict(&self.sender.again) {
+                        Verdict::Done if piece.items.len() > 1 && self.is_unread(&answer) => {
+                            self.split(piece);
+                            return true;
+                        }
                         Verdict::Done => match self.done(&answer, &piece) {
                             Ok(None) => return true,
                             Ok(Some((failed, why))) => {
@@ -225,6 +229,20 @@ impl Delivery<'_> {
         Ok((!sorted.again.is_empty()).then_some((sorted.again, why)))
     }
 
+    /// Whether an answer is too long to learn the outcome of each item. Answers to fewer items are shorter.
+    fn is_unread(&self, answer: &Answer) -> bool {
+        if answer.whole || self.sender.bulk.is_none() {
+            return false;
+        }
+        let url = &self.sender.url;
+        let text = format_args!(
+            "{url}: the answer to `_bulk` is too long to be read, so the documents are sent again in halves; add \
+             `filter_path=errors,items.*.status,items.*.error` to `url`, or reduce `batch.size`"
+        );
+        self.sender.context.reporter.warn("answer", text);
+        true
+    }
+
     /// Notes that the server has finished at least one item.
     fn progressed(&mut self) {
         self.outage.progressed();
@@ -252,13 +270,18 @@ impl Delivery<'_> {
     }
 
     /// Handles a refused piece: notes its items as refused, or splits the piece into halves if the server may accept one of the halves.
-    fn refuse(&mut self, mut piece: Piece, why: String, parts: bool) {
+    fn refuse(&mut self, piece: Piece, why: String, parts: bool) {
         self.not_for_a_record |= !parts;
         if !parts || piece.items.len() < 2 || self.splits >= SPLITS_MAX {
             self.refused.push((piece.items, why));
             return;
         }
         self.splits += 1;
+        self.split(piece);
+    }
+
+    /// Replaces a piece by its halves.
+    fn split(&mut self, mut piece: Piece) {
         let second = piece.items.split_off(piece.items.len() / 2);
         // The first half goes out next, so it is pushed last.
         self.pieces.push(Piece {

@@ -533,6 +533,30 @@ fn waits_grow_while_the_server_puts_off_every_document() {
 }
 
 #[test]
+fn documents_are_sent_again_in_halves_if_the_answer_is_too_long_to_be_read() {
+    let server = Scripted::answering(|request| {
+        let documents = request.text().lines().count() / 2;
+        let padding = "x".repeat(if documents > 2 { 17 << 20 } else { 0 });
+        let items = vec![r#"{"create":{"status":201}}"#; documents].join(",");
+        Said::status(200).body(&format!(
+            r#"{{"padding":"{padding}","errors":false,"items":[{items}]}}"#
+        ))
+    });
+    let upstream = Upstream::durable(0xab);
+    upstream.put(packed("t", "a\nb\nc\nd\n"), false);
+    let more = r#", "framing": "bulk", "bulk": {"index": "logs"}"#;
+    run(&options(&server, more), &upstream);
+    let texts: Vec<String> = server
+        .requests()
+        .iter()
+        .map(|request| request.text())
+        .collect();
+    assert_eq!(texts.len(), 3);
+    assert_eq!(texts[0], format!("{}{}", texts[1], texts[2]));
+    assert_eq!(upstream.settled(), 1);
+}
+
+#[test]
 fn documents_of_several_batches_at_one_position_have_different_ids() {
     let server = Scripted::start(|_| Said::status(200).body(r#"{"errors":false,"items":[]}"#));
     let upstream = Upstream::durable(0xab);
