@@ -153,6 +153,15 @@ impl Trouble {
         }
     }
 
+    /// Whether a directory in the path is a file. A look-up then fails with the class of denied access, so only the text tells.
+    pub(super) fn is_below_file(&self) -> bool {
+        let Some(HdfsError::RPCError(_, text)) = &self.error else {
+            return false;
+        };
+        let first = text.lines().next().unwrap_or_default();
+        first.trim_end().ends_with(" (is not a directory)")
+    }
+
     /// Whether the client does not support this operation for this kind of file.
     pub(super) fn is_unknown(&self) -> bool {
         match &self.error {

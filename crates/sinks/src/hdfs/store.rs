@@ -24,7 +24,7 @@ use super::{
     Target,
     client::{Connection, Live, Trouble},
 };
-use crate::publish::{OCCUPIED, Patience, Place, Published, Put, Store, too_long};
+use crate::publish::{OCCUPIED, Patience, Place, Published, Put, Store, blocked, too_long};
 
 /// Maximum bytes in flight to data nodes over all outputs. When an append exceeds this limit, the output that was appended to is
 /// synced. A client holds unacknowledged bytes in memory, up to 13 MB for one output.
@@ -81,6 +81,20 @@ impl HdfsStore {
             Ok(_) => Ok(true),
             Err(trouble) if trouble.is_missing() => Ok(false),
             Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// Whether a file has the name of this directory, or of a directory above it. A publication there would fail forever, and all
+    /// later records would wait.
+    async fn is_blocked(&self, directory: &str) -> Result<bool, Failure> {
+        let client = self.connection.client();
+        let asked = client.get_file_info(directory);
+        let what = format_args!("look for {directory}");
+        match self.connection.answer(what, asked).await {
+            Ok(found) => Ok(!found.isdir),
+            Err(trouble) if trouble.is_missing() => Ok(false),
+            Err(trouble) if trouble.is_below_file() => Ok(true),
+            Err(trouble) => Err(trouble.failure),
         }
     }
 
@@ -315,8 +329,17 @@ impl Store for HdfsStore {
         Ok(())
     }
 
-    fn misfit(&self, directory: &str) -> Option<String> {
-        too_long(directory).or_else(|| reserved(directory))
+    async fn misfit(&mut self, place: &Place) -> Result<Option<String>, Failure> {
+        let directory = place.directory.as_str();
+        let misfit = too_long(directory).or_else(|| reserved(directory));
+        // The root holds the manifests, so it is a directory.
+        if misfit.is_some() || directory.is_empty() {
+            return Ok(misfit);
+        }
+        let path = self.path(directory);
+        let act = async || self.is_blocked(&path).await;
+        let is_blocked = self.patience.keep_trying(act).await?;
+        Ok(is_blocked.then(|| blocked(&path)))
     }
 
     async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure> {

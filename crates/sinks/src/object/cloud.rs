@@ -19,10 +19,12 @@ use object_store::{
 use serde::{Deserialize, Serialize};
 
 use super::{begun::Begun, trouble::trouble};
-use crate::publish::{Patience, Place, Published, Put, Store};
+use crate::publish::{Patience, Place, Published, Put, Store, too_long};
 
 /// Maximum number of parts of an upload. S3 accepts 10,000.
 const PARTS_MAX: u64 = 9_000;
+/// Maximum bytes of a key in S3, Google Cloud Storage and Azure.
+const KEY_BYTES_MAX: usize = 1024;
 
 /// The operations that the stores support.
 pub(super) trait Objects: ObjectStore + MultipartStore {}
@@ -204,6 +206,14 @@ impl Store for Cloud {
         let kept = self.begun.keep(&left);
         self.tell(kept);
         Ok(())
+    }
+
+    async fn misfit(&mut self, place: &Place) -> Result<Option<String>, Failure> {
+        // Some characters are escaped, so a key can be longer than its path.
+        let bytes = self.at(&place.path()).as_ref().len();
+        let text = || format!("a key of {bytes} bytes is too long: stores accept {KEY_BYTES_MAX}");
+        let long = (bytes > KEY_BYTES_MAX).then(text);
+        Ok(too_long(&place.directory).or(long))
     }
 
     fn output_max(&self) -> u64 {

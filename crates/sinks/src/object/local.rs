@@ -15,7 +15,7 @@ use millstream_sys::disk::{HostDisk, OutputMode};
 
 use crate::{
     directories::{Directories, directory_of},
-    publish::{OCCUPIED, Place, Published, Put, Store},
+    publish::{OCCUPIED, Place, Published, Put, Store, blocked, too_long},
 };
 
 /// A local directory.
@@ -110,6 +110,16 @@ impl Store for Local {
 
     async fn withdraw(&mut self, place: &Place) -> Result<(), Failure> {
         self.delete(&place.path()).await
+    }
+
+    async fn misfit(&mut self, place: &Place) -> Result<Option<String>, Failure> {
+        let path = self.at(&place.directory);
+        let is_blocked = match fs::metadata(&path) {
+            Ok(found) => !found.is_dir(),
+            Err(error) => error.kind() == io::ErrorKind::NotADirectory,
+        };
+        let why = is_blocked.then(|| blocked(&path.display().to_string()));
+        Ok(too_long(&place.directory).or(why))
     }
 
     async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure> {

@@ -102,6 +102,29 @@ impl<O> Generation<O> {
         }
     }
 
+    /// Returns why no output of this directory can be published, or None if it can. Asks the store only if an output
+    /// has to begin.
+    pub(super) async fn misfit<S: Store<Output = O>>(
+        &self,
+        to: &mut To<'_, S>,
+        directory: &str,
+    ) -> Result<Option<String>, Failure> {
+        if self.open.contains_key(directory) {
+            return Ok(None);
+        }
+        let place = self.next_place(to, directory);
+        to.store.misfit(&place).await
+    }
+
+    /// The paths of the next output, if it is in this directory.
+    fn next_place<S>(&self, to: &To<'_, S>, directory: &str) -> Place {
+        let To {
+            settings, chain, ..
+        } = to;
+        let file = format!("{}-{:04}{}", self.stem, self.begun, settings.extension);
+        chain.place(directory, &file)
+    }
+
     /// Adds the records in `range` to outputs of this directory.
     pub(super) async fn add<S: Store<Output = O>>(
         &mut self,
@@ -157,10 +180,8 @@ impl<O> Generation<O> {
                 self.finish(to.store, &oldest).await?;
             }
         }
-        let number = self.begun;
+        let place = self.next_place(to, directory);
         self.begun += 1;
-        let file = format!("{}-{number:04}{}", self.stem, to.settings.extension);
-        let place = to.chain.place(directory, &file);
         let open = Open {
             body: to.encode.begin(&place)?,
             place,

@@ -38,9 +38,7 @@ pub(crate) use options::{Compression, Rotate, RotateConfig, no_give_up, split_ro
 pub(crate) use parquet::parquet;
 pub(crate) use patience::Patience;
 pub(crate) use run::run;
-#[cfg(feature = "hdfs")]
-pub(crate) use store::too_long;
-pub(crate) use store::{OCCUPIED, Place, Published, Put, Store};
+pub(crate) use store::{OCCUPIED, Place, Published, Put, Store, blocked, too_long};
 
 /// The settings of a publishing sink.
 pub(crate) struct Settings {

@@ -247,7 +247,7 @@ impl<S: Store> Running<'_, S> {
         for run in self.routes.runs.drain(..) {
             let directory = self.routes.directories.get(run.directory);
             let directory = directory.map_or("", |directory| directory.trim_matches('/'));
-            if let Some(why) = to.store.misfit(directory) {
+            if let Some(why) = self.generation.misfit(&mut to, directory).await? {
                 self.refused.push((run.range, why));
                 continue;
             }

@@ -11,7 +11,7 @@ use millstream_pipeline::failure::Failure;
 
 /// Maximum bytes of a path component that file systems and HDFS accept.
 const PART_BYTES_MAX: usize = 255;
-/// Maximum bytes of a directory: object stores accept 1,024 bytes including the file name.
+/// Maximum bytes of a directory. The file name and the root need the rest of a path.
 const DIRECTORY_BYTES_MAX: usize = 700;
 
 /// The paths of an output, in use and published, relative to the root of the destination.
@@ -87,9 +87,9 @@ pub(crate) trait Store {
         Ok(())
     }
 
-    /// Returns why this directory cannot hold outputs, or None if it can. Records for such a directory are rejected.
-    fn misfit(&self, directory: &str) -> Option<String> {
-        too_long(directory)
+    /// Returns why this output can never be published, or None if it can. Records for such an output are rejected.
+    async fn misfit(&mut self, place: &Place) -> Result<Option<String>, Failure> {
+        Ok(too_long(&place.directory))
     }
 
     /// Maximum bytes of an output.
@@ -114,6 +114,11 @@ pub(crate) trait Store {
 /// skipping the output would lose the records of the output.
 pub(crate) const OCCUPIED: &str = "another file has this name; move it away, and this one is published. A sink publishes a name \
     twice only if its manifests or its channel were removed or replaced by an old copy";
+
+/// The reason why a directory cannot hold outputs if a file has its name, or the name of a directory above it.
+pub(crate) fn blocked(directory: &str) -> String {
+    format!("{directory} cannot be a directory: it is a file, or below a file")
+}
 
 /// Returns a message if this directory is too long.
 pub(crate) fn too_long(directory: &str) -> Option<String> {

@@ -88,6 +88,11 @@ fn hdfs_dfs_and_avros_reader_read_the_files() {
     let flume = format!(
         "{{ type: hdfs, inputs: [in], url: \"{url}/flume/%Y-%m-%d/{{.host}}\", format: avro_event, headers: flume, {every}"
     );
+    // A file with the name of a directory.
+    let other = directory.join("other");
+    fs::write(&other, "other\n").unwrap();
+    cluster.shell(&["-mkdir", "/blocked"]);
+    cluster.shell(&["-put", &other.display().to_string(), "/blocked/web-1"]);
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\n\
          sources:\n  in: {{ type: syslog, listen: \"tcp://127.0.0.1:{port}\" }}\n\
@@ -96,6 +101,7 @@ fn hdfs_dfs_and_avros_reader_read_the_files() {
          deflate: {flume}, compression: deflate }}\n  \
          zstd: {flume}, compression: zstd }}\n  \
          text: {{ type: hdfs, inputs: [in], url: \"{url}/text\", format: raw, compression: gzip, {every} }}\n  \
+         blocked: {{ type: hdfs, inputs: [in], url: \"{url}/blocked/{{.host}}/%Y\", format: raw, {every} }}\n  \
          json: {{ type: hdfs, inputs: [in], url: \"{url}/json/{{tag}}\", add: {{}}, {every} }}\n",
         place = directory.display(),
     );
@@ -123,6 +129,19 @@ fn hdfs_dfs_and_avros_reader_read_the_files() {
         "{files:?}"
     );
     assert_eq!(cluster.shell(&["-text", "/text/*.gz"]), "the text\nmore\n");
+    assert_eq!(
+        cluster.shell(&["-cat", "/blocked/web_2/2026/*.txt"]),
+        "more\n"
+    );
+    let rejected = files_below(&directory.join("data/rejected"));
+    assert!(
+        rejected.iter().any(|file| {
+            let name = file.file_name().unwrap().to_string_lossy();
+            name.starts_with("blocked.")
+                && String::from_utf8_lossy(&fs::read(file).unwrap()).contains("the text")
+        }),
+        "{rejected:?}"
+    );
     let json = cluster.shell(&["-cat", "/json/in/*.json"]);
     let hosts: Vec<String> = json
         .lines()

@@ -2,12 +2,13 @@
 
 mod forgetful;
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
+use object_store::memory::InMemory;
 use parquet::file::{reader::FileReader, serialized_reader::SerializedFileReader};
 
-use super::COMPONENT;
-use crate::rig::{Rig, Upstream, build, check_contract, lines, misfit, packed, try_build};
+use super::{COMPONENT, ObjectSink};
+use crate::rig::{Rig, Upstream, build, check_contract, lines, misfit, node, packed, try_build};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -33,6 +34,10 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
         }
     }
     found
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    String::from_utf8_lossy(bytes).contains(text)
 }
 
 fn run(upstream: &Upstream, directory: &Path, template: &str, more: &str) -> Rig {
@@ -132,6 +137,49 @@ fn a_record_without_a_directory_is_rejected_and_its_neighbors_are_published() {
     assert_eq!(rejected[0].count, 1);
     assert_eq!(files(&directory.path().join("out")).len(), 3);
     assert_eq!(upstream.settled(), 3);
+}
+
+#[test]
+fn a_record_whose_directory_is_a_file_is_rejected_and_its_neighbors_are_published() {
+    for template in ["{.message}", "{.message}/%Y"] {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        fs::create_dir(&out).unwrap();
+        fs::write(out.join("b"), "other").unwrap();
+        let upstream = Upstream::durable(7);
+        upstream.put(packed("web", "a\nb\nc\n"), false);
+        upstream.close();
+        let rig = run(&upstream, directory.path(), template, "");
+        let rejected = upstream.rejected();
+        assert_eq!(rejected.len(), 1, "{template}: {rejected:?}");
+        assert_eq!(rejected[0].count, 1);
+        assert!(contains(&rejected[0].body, "it is a file, or below a file"));
+        assert_eq!(rig.meter("outputs_published"), 2);
+        assert_eq!(fs::read(out.join("b")).unwrap(), b"other");
+        assert_eq!(upstream.settled(), 1);
+    }
+}
+
+#[test]
+fn a_record_whose_key_is_too_long_for_a_store_is_rejected_and_its_neighbors_are_published() {
+    let directory = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    // In a key, each of these letters has six bytes: %C3%A9.
+    let long = "é".repeat(100);
+    upstream.put(packed("web", &format!("a\n{long}\nc\n")), false);
+    upstream.close();
+    let options = r#"{"url": "s3://lake/{.message}/{.message}"}"#;
+    let mut rig = Rig::new(&COMPONENT, options, &upstream, directory.path());
+    let sink = ObjectSink::new("sink", &node(serde_json::from_str(options).unwrap())).unwrap();
+    let (encode, store) = (sink.encode().unwrap(), Arc::new(InMemory::new()));
+    let (inlet, context) = (&mut rig.inlet, rig.context.clone());
+    block_on(sink.run_over(store, encode, inlet, context)).unwrap();
+    let rejected = upstream.rejected();
+    assert_eq!(rejected.len(), 1, "{rejected:?}");
+    assert_eq!(rejected[0].count, 1);
+    assert!(contains(&rejected[0].body, "stores accept 1024"));
+    assert_eq!(rig.meter("outputs_published"), 2);
+    assert_eq!(upstream.settled(), 1);
 }
 
 #[test]
