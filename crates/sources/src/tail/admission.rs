@@ -17,6 +17,7 @@ use millstream_sys::disk::read_at;
 
 use super::{
     begin::{Begin, Beginning, GzipBegin},
+    done::WhenDone,
     ends::Ended,
     gzip::{self, Form},
     heads::Likeness,
@@ -210,7 +211,9 @@ impl Admission {
         let is_wanted = found.matches || past.is_some_and(Past::is_unsent);
         let sent = past.filter(|past| !past.is_unsent());
         if let Some(past) = sent.filter(|past| begins_as(&past.id, start)) {
-            if !gzip::is_read(file, stat.len, past.offset)? {
+            // Even a file that was read needs a reader if it has to be removed or renamed.
+            let has_to_be_done = found.matches && self.common.options.when_done != WhenDone::Keep;
+            if has_to_be_done || !gzip::is_read(file, stat.len, past.offset)? {
                 let place = Candidate {
                     offset: past.offset,
                     mark: past.mark,

@@ -4,9 +4,9 @@
 //! `compress`). Reading of the compressed file then begins where the reader of the original stopped. The original is recognized
 //! by its head (a checksum of the first line) and its marks (checksums of the bytes before certain offsets).
 
-use std::{fs, io, io::Write, path::Path, time::Duration, time::Instant};
+use std::{fs, io, path::Path, time::Duration, time::Instant};
 
-use flate2::write::MultiGzDecoder;
+use flate2::{Decompress, DecompressError, FlushDecompress, Status};
 use millstream_sys::disk::read_at;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -21,6 +21,10 @@ const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 const BYTES_MIN: u64 = 20;
 /// Compressed bytes that are decompressed at a time. The text can be a thousand times as large.
 const INFLATE_BYTES: usize = 4 << 10;
+/// The least room for text when bytes are decompressed.
+const TEXT_BYTES: usize = 32 << 10;
+/// Window of deflate, as a power of two: the largest one.
+const WINDOW_BITS: u8 = 15;
 /// Decompressed bytes that are skipped before the task yields to others.
 const TURN_BYTES: u64 = 512 << 10;
 /// The interval at which a file is checked while it is still being compressed, and its text is shorter than the part of the
@@ -204,6 +208,12 @@ impl GzipText {
         self.inflater.broken.as_deref()
     }
 
+    /// Whether the compressed bytes that were consumed end with the trailer of a member. If they do not at the end of the file, the
+    /// file is damaged, is still being written, or was cut off.
+    pub(super) fn is_complete(&self) -> bool {
+        self.inflater.is_whole
+    }
+
     /// The number of compressed bytes that were consumed.
     pub(super) fn compressed_bytes(&self) -> u64 {
         self.inflater.consumed
@@ -213,7 +223,10 @@ impl GzipText {
 /// Decompresses a file from its beginning.
 #[derive(Debug)]
 struct Inflater {
-    inflate: MultiGzDecoder<Vec<u8>>,
+    /// The current member.
+    member: Decompress,
+    /// Whether the current member has ended, with a trailer that fits its text.
+    is_whole: bool,
     /// The number of compressed bytes that were consumed.
     consumed: u64,
     /// The text in memory. It begins at `begin`.
@@ -226,7 +239,8 @@ struct Inflater {
 impl Default for Inflater {
     fn default() -> Self {
         Self {
-            inflate: MultiGzDecoder::new(Vec::new()),
+            member: Decompress::new_gzip(WINDOW_BITS),
+            is_whole: false,
             consumed: 0,
             text: Vec::new(),
             begin: 0,
@@ -249,17 +263,35 @@ impl Inflater {
             if read_at(file, &mut bytes, INFLATE_BYTES, self.consumed)? == 0 {
                 return Ok(());
             }
-            let written = self
-                .inflate
-                .write_all(&bytes)
-                .and_then(|()| self.inflate.flush());
-            if let Err(error) = written {
+            if let Err(error) = self.inflate(&bytes) {
                 self.broken = Some(error.to_string());
             }
             self.consumed += bytes.len() as u64;
-            self.text.append(self.inflate.get_mut());
         }
         Ok(())
+    }
+
+    /// Appends the text of `bytes`, which are the next ones of the file.
+    fn inflate(&mut self, mut bytes: &[u8]) -> Result<(), DecompressError> {
+        loop {
+            if self.is_whole {
+                if bytes.is_empty() {
+                    return Ok(());
+                }
+                self.member = Decompress::new_gzip(WINDOW_BITS);
+                self.is_whole = false;
+            }
+            self.text.reserve(TEXT_BYTES);
+            let before = (self.member.total_in(), self.text.len());
+            let flush = FlushDecompress::None;
+            let status = self.member.decompress_vec(bytes, &mut self.text, flush)?;
+            self.is_whole = status == Status::StreamEnd;
+            let after = (self.member.total_in(), self.text.len());
+            if before == after {
+                return Ok(());
+            }
+            bytes = &bytes[(after.0 - before.0) as usize..];
+        }
     }
 
     /// Drops the text before an offset.
@@ -280,7 +312,34 @@ impl Inflater {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    fn packed(text: &[u8]) -> Vec<u8> {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(text).unwrap();
+        gzip.finish().unwrap()
+    }
+
+    #[test]
+    fn a_file_is_complete_only_if_its_last_member_ends_with_a_trailer_that_fits() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut read = GzipText::new(None);
+        let (one, mut two) = (packed(b"one\n"), packed(&[b'x'; 100_000]));
+        let parts = [&one[..15], &one[15..], &two[..5], &two[5..]];
+        for (part, is_complete) in parts.into_iter().zip([false, true, false, true]) {
+            file.write_all(part).unwrap();
+            read.fill(file.as_file(), Mark::default(), 1 << 20).unwrap();
+            assert_eq!(read.is_complete(), is_complete);
+        }
+        assert_eq!(read.mark(100_004).unwrap().offset, 100_004);
+        let checksum = two.len() - 8;
+        two[checksum] ^= 1;
+        file.write_all(&two).unwrap();
+        read.fill(file.as_file(), Mark::default(), 1 << 20).unwrap();
+        assert!(!read.is_complete() && read.damage().is_some());
+    }
 
     #[test]
     fn files_are_recognized_by_their_first_bytes_and_an_unfinished_one_is_not_text() {
@@ -300,10 +359,8 @@ mod tests {
         let text: Vec<u8> = (0..5000)
             .flat_map(|n| format!("line {n}\n").into_bytes())
             .collect();
-        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        gzip.write_all(&text).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), gzip.finish().unwrap()).unwrap();
+        fs::write(file.path(), packed(&text)).unwrap();
         let file = fs::File::open(file.path()).unwrap();
         let mark = |offset: usize| Mark::new(offset as u64, &text[..offset]);
         let mut read = GzipText::new(None);

@@ -390,16 +390,18 @@ impl Reader {
     /// Finishes a file that was sent completely and not written for a while: waits for the receipts, then applies `when_done`.
     /// Returns true if the reader is done with the file.
     async fn finish(&mut self) -> bool {
-        if !self.has_to_be_done() || self.context.tracked.state().rotated.is_some() {
-            return true;
-        }
-        if self
-            .gzip
-            .as_ref()
-            .is_some_and(|gzip| gzip.damage().is_some())
-        {
-            // The records after the damage can only be recovered from the file.
+        if let Some(gzip) = self.gzip.as_ref().filter(|gzip| !gzip.is_complete()) {
+            // Further records can only be recovered from the damaged part of the file, or are not written yet.
             self.stays = true;
+            if gzip.damage().is_none() {
+                let path = self.context.path();
+                let text = format_args!(
+                    "{path} ends before its last gzip member does; the rest is read when it is written"
+                );
+                self.context.source.reporter.warn("incomplete", text);
+            }
+        }
+        if !self.has_to_be_done() || self.context.tracked.state().rotated.is_some() {
             return true;
         }
         let sent = self.records.position.next();

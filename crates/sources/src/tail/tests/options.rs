@@ -125,6 +125,36 @@ fn a_damaged_spool_file_stays_and_others_are_read() {
 }
 
 #[test]
+fn a_compressed_spool_file_that_is_still_being_written_stays_until_it_is_complete() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    let (one, mut two) = (
+        super::gzip::packed(&text(0..1000)),
+        super::gzip::packed("two\n"),
+    );
+    // The trailer of the first file is cut off, and so is the second member of the second file.
+    let parts = [one.len() - 4, two.len() + 5];
+    two.extend(super::gzip::packed("three\n"));
+    let files = [("a.gz", one, parts[0]), ("b.gz", two, parts[1])];
+    for (name, bytes, written) in &files {
+        fs::write(place.log(name), &bytes[..*written]).unwrap();
+    }
+    let more = r#", "when_done": "delete", "rotate_wait": "50ms", "rescan": "50ms""#;
+    let running = place.start("*", more, &to);
+    until("what is written", || to.lines().len() == 1001);
+    thread::sleep(Duration::from_millis(500));
+    for (name, bytes, written) in &files {
+        let mut file = File::options().append(true).open(place.log(name)).unwrap();
+        file.write_all(&bytes[*written..]).unwrap();
+    }
+    until("they are gone", || running.meter("files_done") == 2);
+    running.stop();
+    let mut expected = numbers(0..1000);
+    expected.extend(["two".to_owned(), "three".to_owned()]);
+    assert_eq!(sorted(to.lines()), sorted(expected));
+    assert_eq!(fs::read_dir(&place.logs).unwrap().count(), 0);
+}
+
+#[test]
 fn with_once_a_spool_directory_is_emptied() {
     let (place, to) = (Place::new(), Downstream::durable());
     append(&place.log("a"), &text(0..1000));
