@@ -277,9 +277,9 @@ impl Reader {
 
     /// Waits, at the end of the file, until there may be a whole record. Returns true if the reader is done with the file.
     ///
-    /// The kernel reports the next write, so waiting costs nothing. The reader ends once no path that matches leads to the file
-    /// and the file was not written for `rotate_wait`. If the file grows later under a name that log rotation gave it
-    /// (`app.log.1`), a scan finds it again.
+    /// The kernel reports the next write, so waiting costs nothing. The reader ends once no path that matches leads to the file,
+    /// the file was not written for `rotate_wait`, and everything that was sent is settled. If the file grows later under a name
+    /// that log rotation gave it (`app.log.1`), a scan finds it again.
     async fn wait_at_end(&mut self) -> bool {
         self.context.tracked.read.notify_one();
         let rotated = self.context.tracked.state().rotated;
@@ -300,7 +300,7 @@ impl Reader {
         let options = &self.context.common.options;
         let until = since.map(|since| since + options.rotate_wait);
         if self.context.source.once || until.is_some_and(|until| until <= Instant::now()) {
-            return self.send_partial().await && self.finish().await;
+            return self.send_partial().await && self.is_settled().await && self.finish().await;
         }
         let mut until = until
             .into_iter()
@@ -311,7 +311,9 @@ impl Reader {
             match alarms.map(|alarms| alarms.set(file, &self.context.tracked.alarm)) {
                 // The alarm was not set before, so a write may have been missed: read once more.
                 Some(Ok(true)) => return false,
-                Some(Ok(false)) if rotated.is_none() => self.file.close_if_old(),
+                Some(Ok(false)) if rotated.is_none() && self.records.position.is_settled() => {
+                    self.file.close_if_old();
+                }
                 Some(Ok(false)) => {}
                 // The kernel sends no notifications for this file, so it is polled.
                 Some(Err(_)) | None => {
@@ -387,8 +389,18 @@ impl Reader {
         self.context.common.options.when_done != WhenDone::Keep && !self.stays
     }
 
-    /// Finishes a file that was sent completely and not written for a while: waits for the receipts, then applies `when_done`.
-    /// Returns true if the reader is done with the file.
+    /// Whether everything that was sent is settled. If not, waits for a receipt. Until then the file stays open: if a batch is
+    /// dropped, its records are read again, and a removed file could not be opened again.
+    async fn is_settled(&mut self) -> bool {
+        let is_settled = self.records.position.is_settled();
+        if !is_settled {
+            self.wait(None).await;
+        }
+        is_settled
+    }
+
+    /// Finishes a file that was settled completely and not written for a while: applies `when_done`. Returns true if the reader is
+    /// done with the file.
     async fn finish(&mut self) -> bool {
         if let Some(gzip) = self.gzip.as_ref().filter(|gzip| !gzip.is_complete()) {
             // Further records can only be recovered from the damaged part of the file, or are not written yet.
@@ -403,15 +415,6 @@ impl Reader {
         }
         if !self.has_to_be_done() || self.context.tracked.state().rotated.is_some() {
             return true;
-        }
-        let sent = self.records.position.next();
-        if self.records.position.land().await.is_err() {
-            self.go_back().await;
-            return false;
-        }
-        self.records.position.publish();
-        if self.records.position.settled() != sent || self.context.stop.is_stopped() {
-            return self.context.stop.is_stopped();
         }
         let path = self.context.tracked.state().path.clone();
         match self.is_read_under(&path) {

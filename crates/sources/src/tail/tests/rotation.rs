@@ -181,6 +181,24 @@ fn a_removed_file_is_read_to_its_end_and_closed() {
 }
 
 #[test]
+fn lines_of_a_removed_file_that_a_consumer_drops_are_sent_again() {
+    let (place, to) = (Place::new(), Downstream::memory());
+    let path = place.log("a.log");
+    append(&path, "one\n");
+    let running = place.start("*.log", r#", "rotate_wait": "50ms""#, &to);
+    until("one line", || to.lines() == ["one"]);
+    to.hold();
+    append(&path, "two\n");
+    until("two lines", || to.lines() == ["one", "two"]);
+    fs::remove_file(&path).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    to.drop_held();
+    until("the dropped line", || to.lines() == ["one", "two"]);
+    until("the file is closed", || running.meter("open_files") == 0);
+    running.stop();
+}
+
+#[test]
 fn a_truncated_file_is_read_from_its_beginning_even_if_it_has_grown_past_its_old_end() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
