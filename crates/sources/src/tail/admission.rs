@@ -27,6 +27,7 @@ use super::{
     },
     known::{Known, Past, Verdict},
     options::{Compressed, Start},
+    renames::Renames,
     scan::FoundFile,
     source_state::SourceState,
     tracked::{Previous, Tracked},
@@ -101,6 +102,7 @@ impl Admission {
         &mut self,
         found: Vec<FoundFile>,
         files: &Files,
+        renames: Option<&Renames>,
         ran: Time,
     ) -> Vec<Beginning> {
         let seen: HashSet<_> = found.iter().map(|found| found.stat.inode).collect();
@@ -110,9 +112,14 @@ impl Admission {
         let mut beginnings = Vec::new();
         for found in found {
             self.known.touch(found.stat.inode);
-            if !files.contains_key(&found.stat.inode) {
-                beginnings.extend(self.begin(&found, files));
+            if files.contains_key(&found.stat.inode) {
+                continue;
             }
+            let is_renamed = renames.is_some_and(|renames| renames.contains(&found.path));
+            if self.was_never_seen(&found) || is_renamed && !self.is_too_old(&found.stat) {
+                self.known.expect(found.stat.inode, &found.path);
+            }
+            beginnings.extend(self.begin(&found, files));
         }
         self.first = false;
         self.ran = Some(ran);
@@ -141,9 +148,6 @@ impl Admission {
 
     /// Decides where to begin reading a file that has no reader. Returns None if it must not be read, or cannot be read now.
     fn begin(&mut self, found: &FoundFile, files: &Files) -> Option<Beginning> {
-        if self.was_never_seen(found) {
-            self.known.expect(found.stat.inode, &found.path);
-        }
         let past = self.known.find(found.stat.inode);
         // A file under a rotated name is read only if it is known and has unread bytes. Files that no scan has seen were added to
         // the known files above, with offset 0. Compressed files are checked in `judge_gzip`.

@@ -139,7 +139,7 @@ impl Run {
                 }
                 () = at(self.lag.at()) => self.lag.look(&self.files, &common.meters),
                 () = common.scan_wanted.notified() => self.scan_soon(),
-                changed = changed(&mut self.watch) => {
+                changed = changed(&mut self.watch, &common.options.patterns) => {
                     if changed {
                         self.scan_soon();
                     }
@@ -301,7 +301,8 @@ impl Run {
                 update(tracked, found);
             }
         }
-        let mut beginnings = self.admission.admit(found, &self.files, ran);
+        let renames = self.watch.as_mut().map(Watch::renames);
+        let mut beginnings = self.admission.admit(found, &self.files, renames, ran);
         in_order(&mut beginnings, &self.common.options.patterns);
         match self.admission.refused() {
             Some(why) => self.unreadable.raise(Trouble::Retrying, why),
@@ -384,9 +385,9 @@ fn update(tracked: &Tracked, found: &FoundFile) {
 }
 
 /// Waits until a scan may find something new. Returns false if the watch failed. Without a watch, never returns.
-async fn changed(watch: &mut Option<Watch>) -> bool {
+async fn changed(watch: &mut Option<Watch>, patterns: &Patterns) -> bool {
     match watch {
-        Some(watch) => watch.changed().await.is_ok(),
+        Some(watch) => watch.changed(patterns).await.is_ok(),
         None => std::future::pending().await,
     }
 }

@@ -272,10 +272,7 @@ impl Patterns {
     }
 
     fn add_file(&self, path: PathBuf, known: &mut HashSet<PathBuf>, scan: &mut Scan) {
-        let path = match path.strip_prefix("./") {
-            Ok(short) => short.to_path_buf(),
-            Err(_) => path,
-        };
+        let path = without_dot(path);
         if known.contains(&path) || self.excludes(&path) {
             return;
         }
@@ -293,6 +290,14 @@ impl Patterns {
                 matches,
             });
         }
+    }
+}
+
+/// The path without `./` at its start, as the patterns have it.
+pub(super) fn without_dot(path: PathBuf) -> PathBuf {
+    match path.strip_prefix("./") {
+        Ok(short) => short.to_path_buf(),
+        Err(_) => path,
     }
 }
 

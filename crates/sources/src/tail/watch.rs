@@ -18,6 +18,11 @@ use std::{
 use inotify::{EventMask, Inotify, WatchMask, Watches};
 use tokio::{io::unix::AsyncFd, sync::Notify};
 
+use super::{
+    renames::Renames,
+    scan::{Patterns, without_dot},
+};
+
 /// The size of the buffer for one read, in bytes: a few hundred events.
 const EVENT_BYTES: usize = 16 << 10;
 
@@ -35,6 +40,7 @@ pub(super) struct Watch {
     inotify: AsyncFd<Inotify>,
     directories: HashMap<i32, PathBuf>,
     watched: HashSet<PathBuf>,
+    renames: Renames,
     alarms: Alarms,
 }
 
@@ -60,6 +66,7 @@ impl Watch {
             inotify,
             directories: HashMap::new(),
             watched: HashSet::new(),
+            renames: Renames::default(),
             alarms,
         })
     }
@@ -67,6 +74,12 @@ impl Watch {
     /// Returns a handle that sets alarms on files.
     pub(super) fn alarms(&self) -> Alarms {
         self.alarms.clone()
+    }
+
+    /// The files that were renamed recently, and whose former names match.
+    pub(super) fn renames(&mut self) -> &Renames {
+        self.renames.tidy();
+        &self.renames
     }
 
     /// Watches a directory. Returns true if it was not watched before.
@@ -89,7 +102,7 @@ impl Watch {
 
     /// Wakes the readers of files that were written. Returns when names in a directory have changed: a scan may then find new
     /// files.
-    pub(super) async fn changed(&mut self) -> io::Result<()> {
+    pub(super) async fn changed(&mut self, patterns: &Patterns) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;
             let mut buffer = [0; EVENT_BYTES];
@@ -121,6 +134,13 @@ impl Watch {
                     changed |= !event.mask.contains(EventMask::MODIFY);
                 } else {
                     changed = true;
+                    let directory = self.directories.get(&id);
+                    if let Some((directory, name)) = directory.zip(event.name)
+                        && !event.mask.contains(EventMask::ISDIR)
+                    {
+                        let path = without_dot(directory.join(name));
+                        self.renames.note(event.mask, event.cookie, path, patterns);
+                    }
                 }
                 // A directory that was moved keeps its watch, but not its path. The next scan watches the directory that has
                 // the path now.

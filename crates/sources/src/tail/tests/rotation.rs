@@ -94,6 +94,22 @@ fn files_created_and_renamed_while_the_source_was_down_are_read_oldest_first() {
 }
 
 #[test]
+fn files_created_and_renamed_between_two_scans_are_read() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    append(&place.log("a.log.old"), "was always there\n");
+    let running = place.start("a.log", r#", "rescan": "1h""#, &to);
+    until("it has begun", || place.state.join("positions").exists());
+    for rotated in 0..20 {
+        append(&place.log("a.log"), &text(rotated..rotated + 1));
+        rotate(&place, rotated);
+    }
+    until("all files", || sorted(to.lines()) == sorted(numbers(0..20)));
+    running.stop();
+    place.once("a.log", "", &to);
+    assert_eq!(to.lines().len(), 20);
+}
+
+#[test]
 fn a_file_that_was_empty_when_the_last_run_ended_is_read_under_its_new_name() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();

@@ -1,0 +1,91 @@
+//! Recognizes files that were renamed before a scan saw them.
+//!
+//! A file may be created under a name that matches and renamed before the next scan. Its new name (`app.log.1`) does not match,
+//! and could be that of any file. But the kernel has reported the rename, with the old name.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use inotify::EventMask;
+
+use super::scan::Patterns;
+
+/// How long a rename is remembered. A scan that began after it finds the file within this time.
+const AGE_MAX: Duration = Duration::from_secs(60);
+
+/// Recent renames of files whose former names match.
+#[derive(Debug, Default)]
+pub(super) struct Renames {
+    /// The kernel's number of the rename whose old name it reported last. The new name follows.
+    begun: Option<u32>,
+    /// The current paths of the files, none of which match, and when each was renamed.
+    to: HashMap<PathBuf, Instant>,
+}
+
+impl Renames {
+    /// Notes that the kernel has reported a change of the name `path`. The old and the new name of a file have the same `rename`.
+    pub(super) fn note(
+        &mut self,
+        mask: EventMask,
+        rename: u32,
+        path: PathBuf,
+        patterns: &Patterns,
+    ) {
+        if mask.contains(EventMask::ATTRIB) {
+            return;
+        }
+        // The name was removed, or leads to another file now.
+        let was_renamed = self.to.remove(&path).is_some();
+        let matches = patterns.matches(&path);
+        if mask.contains(EventMask::MOVED_FROM) {
+            self.begun = (matches || was_renamed).then_some(rename);
+        } else if mask.contains(EventMask::MOVED_TO)
+            && self.begun.take() == Some(rename)
+            && !matches
+        {
+            self.to.insert(path, Instant::now());
+        }
+    }
+
+    /// Forgets renames that are too old.
+    pub(super) fn tidy(&mut self) {
+        self.to.retain(|_, renamed| renamed.elapsed() < AGE_MAX);
+    }
+
+    /// Whether the file at `path` had a name that matches, and was renamed.
+    pub(super) fn contains(&self, path: &Path) -> bool {
+        self.to.contains_key(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_followed_through_renames_until_another_one_takes_its_name() {
+        let patterns = Patterns::new(["/*.log"], []).unwrap();
+        let mut renames = Renames::default();
+        let mut note = |mask, rename, path: &str| {
+            renames.note(mask, rename, path.into(), &patterns);
+            ["/a.log.1", "/a.log.2"].map(|path| renames.contains(path.as_ref()))
+        };
+        let (from, to) = (EventMask::MOVED_FROM, EventMask::MOVED_TO);
+        note(from, 1, "/a.log");
+        assert_eq!(note(to, 1, "/a.log.1"), [true, false]);
+        assert_eq!(note(EventMask::ATTRIB, 0, "/a.log.1"), [true, false]);
+        note(from, 2, "/a.log.1");
+        assert_eq!(note(to, 2, "/a.log.2"), [false, true]);
+        note(from, 3, "/other");
+        assert_eq!(note(to, 3, "/a.log.1"), [false, true], "it never matched");
+        assert_eq!(note(EventMask::DELETE, 0, "/a.log.2"), [false, false]);
+        note(from, 4, "/a.log");
+        assert_eq!(note(to, 5, "/a.log.1"), [false, false], "another rename");
+        note(from, 6, "/a.log");
+        note(to, 6, "/a.log.1");
+        assert_eq!(note(EventMask::CREATE, 0, "/a.log.1"), [false, false]);
+    }
+}
