@@ -10,8 +10,8 @@ use super::{
     identity::{Mark, Stat},
 };
 
-/// How long a new file with the same content as another one is held back, because it may be a copy in progress. Measured from its
-/// last growth.
+/// How long a new file with the same content as another one is held back, because it may be a copy. Measured from its last growth
+/// while it is shorter than the other one: it may then be a copy in progress.
 const COPY_WAIT: Duration = Duration::from_secs(10);
 /// The interval at which a file is checked while it is held back.
 const COPY_LOOK: Duration = Duration::from_millis(20);
@@ -35,6 +35,7 @@ pub(super) async fn find_original(
     mut len: u64,
 ) -> io::Result<Copied> {
     let mut quiet = Instant::now();
+    let mut is_whole = false;
     while !context.stop.is_stopped() && quiet.elapsed() < COPY_WAIT {
         let heads = &context.common.heads;
         match heads.likeness(&context.tracked, file, len)? {
@@ -43,14 +44,17 @@ pub(super) async fn find_original(
                 return Ok(Mark::read(file, offset)?.map_or(Copied::No, Copied::UpTo));
             }
             // With `--once` there is no wait: the file counts as new.
-            Likeness::Perhaps if context.source.once => return Ok(Copied::No),
-            Likeness::Perhaps => {}
+            Likeness::Part | Likeness::Perhaps if context.source.once => return Ok(Copied::No),
+            Likeness::Part => {}
+            Likeness::Perhaps => is_whole = true,
         }
         context.pause(COPY_LOOK).await;
         let now = Stat::of(file)?.len;
         if now != len {
             len = now;
-            quiet = Instant::now();
+            if !is_whole {
+                quiet = Instant::now();
+            }
         }
     }
     Ok(match context.stop.is_stopped() {

@@ -45,6 +45,8 @@ struct Table {
 pub(super) enum Likeness {
     /// No other file is known with the same content.
     Own,
+    /// The content equals the first part of a longer file that may be truncated soon: the file may be a copy in progress.
+    Part,
     /// The content equals that of a file that may be truncated soon, or whose truncation was not noticed yet.
     Perhaps,
     /// A copy of a file that was truncated. Reading begins at this offset.
@@ -190,6 +192,7 @@ impl Heads {
                 .filter_map(Weak::upgrade)
                 .collect()
         };
+        let written = Stat::of(file)?.written_at();
         let mut likeness = Likeness::Own;
         let mut by_name = None;
         for other in alike.iter().filter(|other| other.inode != new.inode) {
@@ -207,53 +210,84 @@ impl Heads {
                 .iter()
                 .filter(|previous| head_key(&previous.id) == head)
             {
-                let copied = Likeness::CopyUpTo(previous.settled.min(len));
                 if previous.noticed.elapsed() >= COPY_AGE_MAX {
                     continue;
                 }
-                if fits(file, len, &previous.marks)? {
-                    return Ok(copied);
-                }
-                // The content was truncated before a mark was stored. Only the name shows that this is a copy.
-                if previous.marks.is_empty() && is_suffixed(&new.state().path, &path) {
-                    by_name = Some(copied);
+                let end = previous.settled.min(len);
+                // A copy is complete when its original is truncated. A file that was written later may only begin like a copy.
+                let is_older = written.is_some_and(|written| written < previous.noticed);
+                match last_within(&previous.marks, len) {
+                    Some(mark) if Mark::read(file, mark.offset)? == Some(mark) => {
+                        let equal = if is_older { end } else { end.min(mark.offset) };
+                        return Ok(Likeness::CopyUpTo(equal));
+                    }
+                    Some(_) => {}
+                    // The content was truncated before a mark was stored. Only the name shows that this is a copy.
+                    None => {
+                        let is_suffixed = is_suffixed(&new.state().path, &path);
+                        if previous.marks.is_empty() && is_older && is_suffixed {
+                            by_name = Some(Likeness::CopyUpTo(end));
+                        }
+                    }
                 }
             }
             // The other file is not truncated yet, or its reader has not noticed.
-            if id.is_some_and(|id| head_key(&id) == head)
-                && (fits(file, len, &marks)? || begins_alike(file, len, &path, other.inode)?)
-            {
-                likeness = Likeness::Perhaps;
+            if id.is_some_and(|id| head_key(&id) == head) {
+                match compare(file, len, &marks, &path, other.inode)? {
+                    Likeness::Own => {}
+                    alike => likeness = alike,
+                }
             }
         }
         Ok(by_name.unwrap_or(likeness))
     }
 }
 
-/// Whether the last mark within the length of a file fits its bytes.
-fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
-    // Without such a mark, only the first lines are known to be equal, which proves too little.
-    match marks
-        .iter()
-        .rev()
-        .find(|mark| (1..=len).contains(&mark.offset))
-    {
-        Some(mark) => Ok(Mark::read(file, mark.offset)? == Some(*mark)),
-        None => Ok(false),
-    }
+/// The last mark of `marks` within the first `len` bytes. Without such a mark, only the first lines are known to be equal, which
+/// proves too little.
+fn last_within(marks: &[Mark], len: u64) -> Option<Mark> {
+    let mut within = marks.iter().rev().copied();
+    within.find(|mark| (1..=len).contains(&mark.offset))
 }
 
-/// Whether the file at `path` has the same bytes before the offset `len` as a new file, whose length is `len`. Also true if the
-/// file at `path` is shorter, because it is then being truncated. False if `path` does not lead to `inode`.
-fn begins_alike(new: &fs::File, len: u64, path: &Path, inode: Inode) -> io::Result<bool> {
+/// Compares a new file of `len` bytes with the file at `path`, whose reader has noticed no truncation. `marks` are those of the
+/// reader.
+fn compare(
+    new: &fs::File,
+    len: u64,
+    marks: &[Mark],
+    path: &Path,
+    inode: Inode,
+) -> io::Result<Likeness> {
     let Ok(other) = fs::File::open(path) else {
-        return Ok(false);
+        return Ok(Likeness::Own);
     };
     if Stat::of(&other)?.inode != inode {
-        return Ok(false);
+        return Ok(Likeness::Own);
     }
     let there = Mark::read(&other, len)?;
-    Ok(there.is_none() || there == Mark::read(new, len)?)
+    if there.is_some() && there == Mark::read(new, len)? {
+        let is_longer = Stat::of(&other)?.len > len;
+        return Ok(if is_longer {
+            Likeness::Part
+        } else {
+            Likeness::Perhaps
+        });
+    }
+    // A file that still holds what was read of it has other bytes or is shorter, so the new file is not a copy of it.
+    let is_truncated = match marks.last() {
+        Some(last) => Mark::read(&other, last.offset)? != Some(*last),
+        None => false,
+    };
+    let fits = match last_within(marks, len) {
+        Some(mark) => Mark::read(new, mark.offset)? == Some(mark),
+        None => true,
+    };
+    Ok(if is_truncated && fits {
+        Likeness::Perhaps
+    } else {
+        Likeness::Own
+    })
 }
 
 /// Whether the file name of `path` is that of `of` with a suffix.

@@ -350,6 +350,50 @@ fn an_equal_file_that_is_not_a_copy_is_read_after_a_while() {
     running.stop();
 }
 
+#[test]
+fn a_new_file_that_begins_like_a_truncated_one_is_read() {
+    let (place, to) = (Place::new(), Downstream::durable());
+    let path = place.log("a.log");
+    append(&path, "head\n");
+    let running = place.start("*.log", "", &to);
+    until("the first line", || to.lines().len() == 1);
+    append(&path, "one\ntwo\nthree\n");
+    until("all lines", || to.lines().len() == 4);
+    fs::write(&path, "").unwrap();
+    until("the truncation", || running.meter("files_truncated") == 1);
+    // The precision of file times is a clock tick of the kernel.
+    thread::sleep(Duration::from_millis(50));
+    append(&place.log("b.log"), "head\nnew\n");
+    until("the new file", || to.lines().contains(&"new".to_owned()));
+    running.stop();
+}
+
+#[test]
+fn a_growing_file_is_read_although_it_begins_like_another_one() {
+    for is_longer in [true, false] {
+        let (place, to) = (Place::new(), Downstream::memory());
+        let paths = [place.log("a.log"), place.log("b.log")];
+        append(&paths[0], "head\n");
+        let running = place.start("*.log", "", &to);
+        until("the first", || to.lines().len() == 1);
+        append(&paths[1], "head\n");
+        let path = paths[1].to_str();
+        let is_read = || {
+            to.batches()
+                .iter()
+                .any(|batch| batch.values.get("path") == path)
+        };
+        until("the second", || {
+            thread::sleep(Duration::from_millis(100));
+            for path in &paths[usize::from(is_longer)..] {
+                append(path, "more\n");
+            }
+            is_read()
+        });
+        running.stop();
+    }
+}
+
 /// Shared by the writer of a file and the thread that rotates it.
 #[derive(Default)]
 struct Load {
