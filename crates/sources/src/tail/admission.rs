@@ -43,8 +43,8 @@ pub(super) struct Admission {
     reporter: Reporter,
     /// The files without a reader.
     pub known: Known,
-    /// Whether an earlier run left positions. If so, a file without a position has appeared since that run, and is read from its
-    /// beginning even with `start: end`.
+    /// Whether an earlier run left positions, in its file or in a durable channel. If so, a file without a position has appeared since
+    /// that run, and is read from its beginning even with `start: end`.
     had_run: bool,
     /// True until the first scan of this run is finished.
     first: bool,
@@ -109,6 +109,9 @@ impl Admission {
         self.inflated.retain(|inode, _| seen.contains(inode));
         self.deferred = false;
         self.refused = None;
+        // The channel may also have positions of other sources.
+        let mut inodes = seen.iter();
+        self.had_run |= self.first && inodes.any(|inode| self.known.find(*inode).is_some());
         let mut beginnings = Vec::new();
         for found in found {
             self.known.touch(found.stat.inode);

@@ -83,8 +83,7 @@ impl Run {
         let durable = origins.is_some();
         let file = PositionsFile::new(Arc::new(HostDisk), &context.directory);
         let stored = file.load()?;
-        let origins = origins.unwrap_or_default();
-        let had_run = stored.is_some() || !origins.is_empty();
+        let exists = stored.is_some();
         let reporter = &context.reporter;
         let watch = Watch::new().inspect_err(|error| {
             let text = format_args!("the kernel sends no notifications ({error}); polling files");
@@ -101,11 +100,11 @@ impl Run {
             admission: Admission::new(
                 common.clone(),
                 reporter.clone(),
-                Known::new(origins, stored.entries),
-                had_run,
+                Known::new(origins.unwrap_or_default(), stored.entries),
+                exists,
                 stored.ran,
             ),
-            store: Store::new(file, durable, had_run, reporter.condition("positions")),
+            store: Store::new(file, durable, exists, reporter.condition("positions")),
             common,
             lag: LagReport::default(),
             watch,

@@ -230,6 +230,19 @@ fn start_end_survives_a_restart_and_begins_at_the_line_being_written() {
 }
 
 #[test]
+fn start_end_also_applies_if_another_source_feeds_the_same_disk_channel() {
+    let (place, other, to) = (Place::new(), Place::new(), Downstream::durable());
+    append(&other.log("other.log"), "other\n");
+    other.once("*.log", "", &to);
+    append(&place.log("a.log"), "before\n");
+    let running = place.start("*.log", r#", "start": "end""#, &to);
+    until("it has begun", || place.state.join("positions").exists());
+    append(&place.log("a.log"), "after\n");
+    until("what came after", || to.lines() == ["other", "after"]);
+    running.stop();
+}
+
+#[test]
 fn a_line_that_is_too_long_is_split_truncated_or_rejected() {
     let lines = "ok\n0123456789abcdefghij\nend\n01234567\n";
     for (policy, expected) in [
