@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use encoding_rs::{Encoding, REPLACEMENT, UTF_8, UTF_16BE, UTF_16LE, X_USER_DEFINED};
-use memchr::memchr;
+use memchr::{memchr, memrchr};
 
 use super::plain::piece;
 
@@ -41,19 +41,39 @@ impl Charset {
         self.0 == UTF_16LE || self.0 == UTF_16BE
     }
 
+    /// The number of bytes into which text is divided: every offset between two characters is a multiple of it.
+    pub(super) fn unit(self) -> usize {
+        if self.is_utf16() { 2 } else { 1 }
+    }
+
+    fn newline_of_utf16(self) -> [u8; 2] {
+        if self.0 == UTF_16LE {
+            [b'\n', 0]
+        } else {
+            [0, b'\n']
+        }
+    }
+
     /// The end of the first line of `text`, and the start of the next line, as offsets. None if there is no newline.
     pub(super) fn newline(self, text: &[u8]) -> Option<(usize, usize)> {
         if !self.is_utf16() {
             return memchr(b'\n', text).map(|end| (end, end + 1));
         }
-        let newline = if self.0 == UTF_16LE {
-            [b'\n', 0]
-        } else {
-            [0, b'\n']
-        };
+        let newline = self.newline_of_utf16();
         let (units, _) = text.as_chunks::<2>();
         let at = units.iter().position(|unit| *unit == newline)?;
         Some((at * 2, at * 2 + 2))
+    }
+
+    /// The offset after the last newline of `text`, which begins between two characters. None if there is no newline.
+    pub(super) fn last_line(self, text: &[u8]) -> Option<usize> {
+        if !self.is_utf16() {
+            return memrchr(b'\n', text).map(|end| end + 1);
+        }
+        let newline = self.newline_of_utf16();
+        let (units, _) = text.as_chunks::<2>();
+        let at = units.iter().rposition(|unit| *unit == newline)?;
+        Some(at * 2 + 2)
     }
 
     /// The largest length up to `bytes` at which `text` can be cut between two characters.
@@ -141,6 +161,9 @@ mod tests {
         assert_eq!(named("utf-16le").newline(text), Some((4, 6)));
         assert_eq!(named("utf-16be").newline(text), Some((2, 4)));
         assert_eq!(named("utf-16le").newline(b"\x0a"), None);
+        assert_eq!(named("utf-16le").last_line(text), Some(6));
+        assert_eq!(named("utf-16be").last_line(text), Some(4));
+        assert_eq!(named("latin1").last_line(text), Some(5));
     }
 
     #[test]

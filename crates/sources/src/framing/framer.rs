@@ -131,6 +131,17 @@ impl Framer {
         self.charset.newline(text).is_some()
     }
 
+    /// The number of bytes of which every offset between two characters is a multiple.
+    pub(crate) fn unit(&self) -> usize {
+        self.charset.unit()
+    }
+
+    /// The offset at which the last line of `text` begins, even if that line is empty. None if `text` has no newline. `text` begins
+    /// between two characters.
+    pub(crate) fn last_line(&self, text: &[u8]) -> Option<usize> {
+        self.charset.last_line(text)
+    }
+
     /// Forgets the record that was cut, because the next text does not continue the previous text.
     pub(crate) fn reset(&mut self) {
         self.remainder = None;

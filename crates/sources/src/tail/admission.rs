@@ -428,13 +428,17 @@ impl Admission {
     /// Begins at the end, or at the start of the last line if that line has no newline yet. A line that is being written is then
     /// read whole.
     fn begin_at_end(&self, file: &fs::File, stat: &Stat) -> io::Result<Begin> {
-        let window = stat.len.min(self.common.options.line_max as u64 + 1);
+        let framer = &self.common.options.framer;
+        let unit = framer.unit() as u64;
+        let end = stat.len - stat.len % unit;
+        let longest = self.common.options.line_max as u64 + 1;
+        let window = longest.next_multiple_of(unit).min(end);
         let mut last = Vec::new();
-        read_at(file, &mut last, window as usize, stat.len - window)?;
-        let offset = match memchr::memrchr(b'\n', &last) {
-            Some(newline) => stat.len - window + newline as u64 + 1,
-            None if window == stat.len => 0,
-            None => stat.len,
+        read_at(file, &mut last, window as usize, end - window)?;
+        let offset = match framer.last_line(&last) {
+            Some(start) => end - window + start as u64,
+            None if window == end => 0,
+            None => end,
         };
         Ok(match Mark::read(file, offset)? {
             Some(mark) if offset > 0 => {

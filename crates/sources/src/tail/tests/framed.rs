@@ -207,6 +207,34 @@ fn other_encodings_become_utf_8() {
 }
 
 #[test]
+fn start_end_begins_at_a_line_of_utf_16() {
+    for encoding in ["utf-16le", "utf-16be"] {
+        let (place, to) = (Place::new(), Downstream::durable());
+        let wide = |text: &str| -> Vec<u8> {
+            let units = text.encode_utf16();
+            match encoding {
+                "utf-16le" => units.flat_map(u16::to_le_bytes).collect(),
+                _ => units.flat_map(u16::to_be_bytes).collect(),
+            }
+        };
+        // The code of the first letter of the last line has the byte of a newline, too.
+        fs::write(place.log("a.log"), wide("before\n\u{60a}\u{a05}ha")).unwrap();
+        let more = format!(r#", "start": "end", "encoding": "{encoding}""#);
+        let running = place.start("a.log", &more, &to);
+        until("it has begun", || place.state.join("positions").exists());
+        let mut file = fs::File::options()
+            .append(true)
+            .open(place.log("a.log"))
+            .unwrap();
+        file.write_all(&wide("lf\nnext\n")).unwrap();
+        until("both lines", || {
+            to.lines() == ["\u{60a}\u{a05}half", "next"]
+        });
+        running.stop();
+    }
+}
+
+#[test]
 fn a_record_that_waits_for_more_lines_does_not_delay_a_stop() {
     let (place, to) = (Place::new(), Downstream::memory());
     append(&place.log("a.log"), "1 one\n  open");
