@@ -1,6 +1,6 @@
 //! The reading thread: turns a blocking file into pieces of whole lines.
 
-use std::{fs, io};
+use std::{fs, io, time::Duration};
 
 use bytes::Bytes;
 use millstream_record::{Buffer, Pool, Time};
@@ -40,9 +40,22 @@ enum LinePart {
     Rejected,
 }
 
+/// The reason why a wait for the input has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    /// There is something to read, or the input has ended.
+    Ready,
+    /// The source stops.
+    Stopped,
+    /// Nothing has happened for the given time.
+    Quiet,
+}
+
 /// The input, and the rest of the last read.
 pub(super) struct Input {
     file: fs::File,
+    /// Closed at the other end when the source stops.
+    stop: io::PipeReader,
     pool: Pool,
     line_max: usize,
     too_long: TooLong,
@@ -57,6 +70,7 @@ pub(super) struct Input {
 impl Input {
     pub(super) fn new(
         file: fs::File,
+        stop: io::PipeReader,
         pool: Pool,
         line_max: usize,
         too_long: TooLong,
@@ -66,6 +80,7 @@ impl Input {
             framer,
             start: true,
             file,
+            stop,
             pool,
             line_max,
             too_long,
@@ -74,7 +89,7 @@ impl Input {
         }
     }
 
-    /// Reads to the end, or until the receiver is dropped. Blocks.
+    /// Reads to the end, or until the source stops or the receiver is dropped. Blocks.
     pub(super) async fn read_all(mut self, to: &Sender<Piece>) -> io::Result<()> {
         if let Some(framer) = self.framer.take() {
             return self.frame_all(framer, to).await;
@@ -102,7 +117,9 @@ impl Input {
             let mut buffer = self.pool.reserve(room).await;
             buffer.append(&mut self.carried);
             let ending = match framer.wait() {
-                Some(wait) if !buffer.is_empty() && !self.is_ready(wait)? => Ending::Quiet,
+                Some(wait) if !buffer.is_empty() && self.wait(Some(wait)) == Woken::Quiet => {
+                    Ending::Quiet
+                }
                 _ if self.read(&mut buffer)? == 0 => Ending::End,
                 _ if buffer.len() >= framer.window() => Ending::Full,
                 _ => Ending::Open,
@@ -117,26 +134,34 @@ impl Input {
             }
             if ending == Ending::Quiet && taken == 0 {
                 // A line is incomplete, and only more input can complete it.
-                self.is_ready(std::time::Duration::MAX)?;
+                self.wait(None);
             }
         }
     }
 
-    /// Waits until there is something to read, or the end. Returns false on a timeout.
-    fn is_ready(&self, wait: std::time::Duration) -> io::Result<bool> {
-        let wait = Timespec::try_from(wait).ok();
+    /// Waits for input, its end or a stop; with `time`, no longer than that.
+    fn wait(&self, time: Option<Duration>) -> Woken {
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
         loop {
-            let mut watched = [PollFd::new(&self.file, PollFlags::IN)];
-            match poll(&mut watched, wait.as_ref()) {
-                Ok(ready) => return Ok(ready > 0),
+            let mut watched = [
+                PollFd::new(&self.file, PollFlags::IN),
+                PollFd::new(&self.stop, PollFlags::empty()),
+            ];
+            match poll(&mut watched, time.as_ref()) {
+                Ok(0) => return Woken::Quiet,
+                Ok(_) if !watched[1].revents().is_empty() => return Woken::Stopped,
                 Err(Errno::INTR) => {}
-                // A file that cannot be polled, such as a regular one, can be read at any time.
-                Err(_) => return Ok(true),
+                // A file that cannot be polled can be read at any time.
+                Ok(_) | Err(_) => return Woken::Ready,
             }
         }
     }
 
+    /// Reads into the spare capacity of `buffer`. Returns 0 at the end of the input, and when the source stops.
     fn read(&self, buffer: &mut Buffer) -> io::Result<usize> {
+        if self.wait(None) == Woken::Stopped {
+            return Ok(0);
+        }
         loop {
             match rustix::io::read(&self.file, spare_capacity(&mut **buffer)) {
                 Ok(read) => return Ok(read),

@@ -102,8 +102,15 @@ struct Stdin {
     framer: Framer,
     /// The input. None before [`Source::bind`] has opened it, and after the reading thread has taken it.
     input: Option<fs::File>,
-    /// The queue from the reading thread, once that thread runs. The queue survives a failure of `run`.
-    pieces: Option<mpsc::Receiver<Piece>>,
+    /// The reading thread, once it runs. It survives a failure of `run`.
+    reading: Option<Reading>,
+}
+
+/// The reading thread, as the data thread sees it.
+struct Reading {
+    pieces: mpsc::Receiver<Piece>,
+    /// Dropped to stop the thread, which then sends what it has read, and ends.
+    stopper: Option<io::PipeWriter>,
 }
 
 impl Stdin {
@@ -113,19 +120,22 @@ impl Stdin {
             tag,
             framer,
             input,
-            pieces: None,
+            reading: None,
         }
     }
 
-    fn start(&mut self, context: &SourceContext) -> Result<mpsc::Receiver<Piece>, Failure> {
+    fn start(&mut self, context: &SourceContext) -> Result<Reading, Failure> {
+        let failed = |error| Failure::us(format!("cannot start the reading thread: {error}"));
+        let (stopped, stopper) = io::pipe().map_err(failed)?;
         let Some(file) = self.input.take() else {
             return Err(Failure::us("the standard input can be read only once").never_again());
         };
-        let (sender, receiver) = mpsc::channel(PIECES);
+        let (sender, pieces) = mpsc::channel(PIECES);
         let line_max = self.config.line_max.as_usize();
         let framer = Some(self.framer.clone()).filter(|framer| !framer.is_plain());
         let too_long = self.config.too_long;
-        let input = Input::new(file, context.pool.clone(), line_max, too_long, framer);
+        let pool = context.pool.clone();
+        let input = Input::new(file, stopped, pool, line_max, too_long, framer);
         let (reporter, name) = (context.reporter.clone(), context.name.clone());
         own_thread(&name, async move || {
             if let Err(error) = input.read_all(&sender).await {
@@ -135,8 +145,11 @@ impl Stdin {
                 );
             }
         })
-        .map_err(|error| Failure::us(format!("cannot start the reading thread: {error}")))?;
-        Ok(receiver)
+        .map_err(failed)?;
+        Ok(Reading {
+            pieces,
+            stopper: Some(stopper),
+        })
     }
 }
 
@@ -153,13 +166,13 @@ impl Source for Stdin {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            if self.pieces.is_none() {
-                self.pieces = Some(self.start(&context)?);
+            if self.reading.is_none() {
+                self.reading = Some(self.start(&context)?);
             }
-            match &mut self.pieces {
-                Some(pieces) => {
+            match &mut self.reading {
+                Some(reading) => {
                     let encoding = self.framer.encoding();
-                    send_all(&self.config, &self.tag, encoding, pieces, context).await
+                    send_all(&self.config, &self.tag, encoding, reading, context).await
                 }
                 None => Ok(()),
             }
@@ -184,12 +197,12 @@ impl Source for Stdin {
     }
 }
 
-/// Sends the pieces of the reading thread, until the input ends or the source stops.
+/// Sends the pieces of the reading thread, until the input ends, or the source stops and everything that was read is sent.
 async fn send_all(
     config: &Config,
     tag: &Tagging,
     encoding: Encoding,
-    pieces: &mut mpsc::Receiver<Piece>,
+    reading: &mut Reading,
     context: SourceContext,
 ) -> Result<(), Failure> {
     let mut values = Values::new();
@@ -206,12 +219,12 @@ async fn send_all(
     loop {
         let piece = tokio::select! {
             biased;
-            piece = pieces.recv() => piece,
-            () = stop.stopped() => {
-                // The pieces that are already in the queue are still sent.
-                pieces.close();
-                pieces.recv().await
+            () = stop.stopped(), if reading.stopper.is_some() => {
+                // What the thread has read is still sent. Then the queue ends.
+                reading.stopper = None;
+                continue;
             }
+            piece = reading.pieces.recv() => piece,
             () = flight.answered() => {
                 lost |= flight.collect().is_err();
                 continue;

@@ -11,6 +11,7 @@ use crate::{
 };
 use millstream_config::Size;
 use millstream_testkit::{block_on, contract::SourceCase};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 fn source(input: fs::File, line_max: u64, too_long: TooLong) -> Box<Stdin> {
     let config = Config {
@@ -101,6 +102,32 @@ fn it_stops_while_the_pipe_is_silent() {
     writer.write_all(b"one\n").unwrap();
     until("the first line", || to.lines() == ["one"]);
     running.stop();
+}
+
+#[test]
+fn a_stop_sends_everything_that_was_read_although_the_queue_is_full() {
+    let to = Downstream::memory();
+    to.set_full(true);
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let watched = reader.try_clone().unwrap();
+    let input = std::os::fd::OwnedFd::from(reader).into();
+    let running = run(input, 8, TooLong::Split, &to);
+    // Each long line makes two pieces, which is more than the queue holds.
+    writer
+        .write_all("0123456789\n".repeat(50).as_bytes())
+        .unwrap();
+    writer.write_all(b"last").unwrap();
+    until("everything is read", || {
+        let mut watched = [PollFd::new(&watched, PollFlags::IN)];
+        poll(&mut watched, Some(&Timespec::default())) == Ok(0)
+    });
+    let stopping = std::thread::spawn(move || running.stop());
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    to.set_full(false);
+    stopping.join().unwrap();
+    let mut expected = ["01234567", "89"].repeat(50);
+    expected.push("last");
+    assert_eq!(to.lines(), expected);
 }
 
 #[test]
