@@ -111,10 +111,10 @@ fn whole_records_of_a_torn_file_are_replayed_once_and_the_incomplete_one_stays()
     let record = record(1);
     let torn = [&record[..], &record[..100]].concat();
     fs::write(directory.path().join("in.peer-a.msgpack"), &torn).unwrap();
-    let store = Arc::new(store(directory.path(), RejectedLimits::default()));
+    let store = store(directory.path(), RejectedLimits::default());
     // The first new record renames the torn file.
     assert!(keep(&store, Some("a"), &record));
-    let aside = Aside(store);
+    let aside = &store.files;
     let files = aside.set_aside().unwrap();
     let contents: Vec<_> = files.iter().map(|path| fs::read(path).unwrap()).collect();
     assert_eq!(contents, [torn, record.clone()]);
