@@ -1,7 +1,7 @@
 //! Masks secrets in the lines that problems quote: each of their characters becomes a `*`.
 //!
 //! The parser notes where the values of secret options are, so a value is masked whatever its form: with spaces, with a tag, over several
-//! lines. What the parser does not see as a value is searched: comments, passwords in URLs, and the rest of a file with a syntax error.
+//! lines. A search finds secrets in text that is not a value for the parser: comments, URLs, and the rest of a file with a syntax error.
 
 use std::ops::Range;
 

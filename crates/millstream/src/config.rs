@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    /// What commands learn from a configuration: the addresses of the instance, whether it has TLS, and its `data_dir`.
+    /// The facts that commands read from a configuration: the addresses of the instance, whether it has TLS, and its `data_dir`.
     fn learnt(yaml: &str) -> Result<(Vec<String>, bool, PathBuf), String> {
         let directory = tempfile::tempdir().unwrap();
         let paths = [directory.path().join("a.yaml")];

@@ -32,7 +32,7 @@ pub(super) async fn leave(
         feed.map_or(0, |feed| feed.channel().unsettled_bytes(&sink))
     };
     let is_coming = || !given_up && wires.iter().any(|wires| wires.strong_count() > 0);
-    // What is unsettled after the end of the sink stays so. It may be what keeps the batch from finding space, so the wait is over then.
+    // Records that are unsettled when the sink has ended stay unsettled. They may occupy the space that the batch needs, so the wait ends.
     while is_coming() && !(ended.is_over() && unsettled() > 0) {
         sleep(CHECK_EVERY).await;
     }

@@ -220,7 +220,7 @@ async fn send_all(
         let piece = tokio::select! {
             biased;
             () = stop.stopped(), if reading.stopper.is_some() => {
-                // What the thread has read is still sent. Then the queue ends.
+                // The pieces that the thread has read are still sent. Then the queue ends.
                 reading.stopper = None;
                 continue;
             }
