@@ -14,7 +14,7 @@
 //! node identifies files by number, so a new file of the same name is another file. Outputs that the earlier run has closed and
 //! named in a manifest are not deleted, but published.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use hdfs_native::{WriteOptions, file::FileWriter};
@@ -88,14 +88,22 @@ impl HdfsStore {
     /// later records would wait.
     async fn is_blocked(&self, directory: &str) -> Result<bool, Failure> {
         let client = self.connection.client();
-        let asked = client.get_file_info(directory);
-        let what = format_args!("look for {directory}");
-        match self.connection.answer(what, asked).await {
-            Ok(found) => Ok(!found.isdir),
-            Err(trouble) if trouble.is_missing() => Ok(false),
-            Err(trouble) if trouble.is_below_file() => Ok(true),
-            Err(trouble) => Err(trouble.failure),
+        // A look-up below a file fails only for users whose access is checked. For others, the path is missing.
+        for path in Path::new(directory).ancestors() {
+            let path = path.to_str().unwrap_or_default();
+            let asked = client.get_file_info(path);
+            match self
+                .connection
+                .answer(format_args!("look for {path}"), asked)
+                .await
+            {
+                Ok(found) => return Ok(!found.isdir),
+                Err(trouble) if trouble.is_missing() => {}
+                Err(trouble) if trouble.is_below_file() => return Ok(true),
+                Err(trouble) => return Err(trouble.failure),
+            }
         }
+        Ok(false)
     }
 
     async fn remove(&self, path: &str) -> Result<(), Failure> {
