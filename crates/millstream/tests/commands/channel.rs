@@ -676,7 +676,7 @@ fn a_stop_with_a_full_channel_is_clean_and_meets_its_deadline() {
             fs::read_to_string(&log).unwrap()
         );
         assert!(
-            started.elapsed() < Duration::from_secs(5),
+            started.elapsed() < Duration::from_secs(30),
             "{:?}",
             started.elapsed()
         );
@@ -743,7 +743,7 @@ sinks:
             let started = Instant::now();
             assert_eq!(program.stop(), Some(1));
             assert!(
-                started.elapsed() < Duration::from_secs(5),
+                started.elapsed() < Duration::from_secs(30),
                 "{:?}",
                 started.elapsed()
             );
@@ -759,7 +759,7 @@ sinks:
         let started = Instant::now();
         assert_eq!(program.stop(), Some(0));
         assert!(
-            started.elapsed() < Duration::from_secs(5),
+            started.elapsed() < Duration::from_secs(30),
             "{:?}",
             started.elapsed()
         );

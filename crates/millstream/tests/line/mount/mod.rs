@@ -464,7 +464,7 @@ fn a_full_channel_blocks_the_writer_and_sigkill_ends_the_writer() {
     let killed = Instant::now();
     writer.kill().unwrap();
     writer.wait().unwrap();
-    assert!(killed.elapsed() < Duration::from_secs(10));
+    assert!(killed.elapsed() < Duration::from_secs(30));
     fs::remove_dir(&out).unwrap();
     // Wait until all acknowledged writes have arrived. An earlier stop would leave some of them in the channel.
     let lines = || rig.lines().len();
@@ -489,7 +489,7 @@ fn a_dead_mount_hangs_no_program_and_a_restart_replaces_it() {
     // A write to an open file fails immediately, whether the program has mounted the directory directly or through fusermount3.
     let asked = Instant::now();
     assert!(file.write_all(b"x").is_err());
-    assert!(asked.elapsed() < Duration::from_secs(5));
+    assert!(asked.elapsed() < Duration::from_secs(30));
     drop(file);
     // fusermount3 unmounts when the program dies. Then the plain directory below the mount is visible again, with the directories that
     // were created in the mount.

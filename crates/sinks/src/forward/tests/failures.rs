@@ -89,7 +89,7 @@ fn a_server_that_closes_after_every_chunk_gets_them_all() {
         .unwrap();
         assert_eq!(once_each(&server.received()).len(), 20);
         assert!(
-            start.elapsed() < Duration::from_secs(2),
+            start.elapsed() < Duration::from_secs(15),
             "a connection that did its work is no failure"
         );
     });

@@ -281,7 +281,7 @@ fn a_record_that_grows_by_small_writes_is_not_read_again_for_each_write() {
             let mut buffer = text.as_bytes().to_vec();
             let data = 0..buffer.len();
             assert!(feed(&mut cutter, &mut buffer, data).records == Records::None);
-            assert!(started.elapsed() < Duration::from_secs(10));
+            assert!(started.elapsed() < Duration::from_secs(40));
         }
     }
 }

@@ -216,7 +216,7 @@ fn a_write_waits_for_an_earlier_record_and_its_writer_can_be_killed() {
     let killed = Instant::now();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(killed.elapsed() < Duration::from_secs(5));
+    assert!(killed.elapsed() < Duration::from_secs(30));
     let mut other = file.try_clone().unwrap();
     let writes = thread::spawn(move || other.write_all(b" b\n2 two\n"));
     thread::sleep(Duration::from_millis(300));

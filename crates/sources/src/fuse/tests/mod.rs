@@ -180,7 +180,7 @@ fn only_a_fatal_signal_interrupts_a_waiting_writer() {
     signal("-KILL");
     let killed = Instant::now();
     child.wait().unwrap();
-    assert!(killed.elapsed() < Duration::from_secs(5));
+    assert!(killed.elapsed() < Duration::from_secs(30));
     assert_eq!(rig.lines(), ["one"]);
     // A fatal signal also ends the wait if it is the first signal.
     let mut child = Command::new("sh")
