@@ -186,6 +186,16 @@ async function shows_back_pressure(page, sink) {
   await until("the mark is gone", async () => (await level()) === "flow");
 }
 
+/** Each value lies below the top of its chart. */
+async function has_a_top_for_every_value(page) {
+  const wrong = await page.evaluate(async () => {
+    const { ceiling } = await import("/assets/chart.js");
+    const values = Array.from({ length: 2000 }, (_, at) => (at + 1) / 100);
+    return values.filter((value) => !(ceiling(value) > value && ceiling(value) < value * 2));
+  });
+  assert.deepEqual(wrong, []);
+}
+
 async function opens_a_node(page) {
   await card(page, "http").click();
   const drawer = page.locator("#drawer");
@@ -393,6 +403,7 @@ async function main() {
     await accessible(page, "the graph");
     await shot(page, "wide");
     await shows_back_pressure(page, sink);
+    await has_a_top_for_every_value(page);
     await opens_a_node(page);
     await works_with_the_keyboard_alone(page);
     await has_dark_colours(page);

@@ -8,11 +8,11 @@ const BOTTOM = 20;
 const LEFT = 4;
 const RIGHT = 4;
 
-/** A round number at or above the largest value. */
-function ceiling(value) {
+/** A round number above the largest value. */
+export function ceiling(value) {
   if (!(value > 0)) return 1;
   const size = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.5, 2, 3, 4, 5, 8, 10].find((step) => step * size >= value * 1.02) * size;
+  return [1, 1.5, 2, 3, 4, 5, 8, 10, 15].find((step) => step * size >= value * 1.02) * size;
 }
 
 /**
