@@ -58,6 +58,9 @@ pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
 /// Sorts the records of each tag by their numbers, and the tags by name. Records with equal numbers, which come from one record of
 /// the input, keep the order of their pieces. In the result, no two pieces with the same tag and encoding hold the same number.
 pub(super) fn merge(pieces: Vec<Piece>) -> Vec<Piece> {
+    if pieces.len() < 2 {
+        return pieces;
+    }
     let mut groups: Vec<Vec<Piece>> = Vec::new();
     let mut places = ByHead::default();
     for piece in pieces {
