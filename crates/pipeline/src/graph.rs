@@ -44,6 +44,8 @@ pub(crate) struct Graph {
     channels: Vec<Consumer>,
     sinks: Vec<Consumer>,
     ports: HashMap<Port, WeakOutlet>,
+    /// Earlier destinations of ports to which batches were still on their way at the last change of the graph.
+    past: Vec<Weak<Wires>>,
     /// The channels for rejected records, by the node that rejects them, for nodes whose `NAME.rejected` no other node takes.
     stores: HashMap<Arc<str>, Arc<Feed>>,
     /// The files of these channels. Batches may still pass through the chains of a node that has left, so its files stay until nothing
@@ -257,6 +259,7 @@ impl Graph {
             channels: Vec::new(),
             sinks: Vec::new(),
             ports: HashMap::new(),
+            past: Vec::new(),
             stores: HashMap::new(),
             files: HashMap::new(),
             reporters: HashMap::new(),
@@ -454,10 +457,11 @@ impl Graph {
     /// Puts a draft into effect. The returned ports close when they are dropped, unless their nodes hold them.
     pub(crate) fn apply(&mut self, draft: Draft) -> Vec<Outlet> {
         let connect = |(_, outlet, wires): (Port, Outlet, Wires)| {
-            outlet.rewire(wires);
+            self.past.push(outlet.rewire(wires));
             outlet
         };
         let ports = draft.wires.into_iter().map(connect).collect();
+        self.past.retain(|wires| wires.strong_count() > 0);
         let Joining { channels, sinks } = draft.joining;
         join(&mut self.channels, channels);
         join(&mut self.sinks, sinks);
@@ -466,13 +470,23 @@ impl Graph {
         ports
     }
 
-    /// Returns the present destinations of all sources that send to a durable channel. After the next change of the graph, they exist only
-    /// until the batches that were sent to them have arrived, or until their source has ended.
-    pub(crate) fn wires_to(&self, channel: &str) -> Vec<Weak<Wires>> {
+    /// Returns the present destinations of all ports that lead to a durable channel, and earlier destinations to which batches are still on
+    /// their way. After the next change of the graph, they exist only until the batches that were sent to them have arrived, or until their
+    /// source has ended. `leaves`: whether a node is missing after that change.
+    pub(crate) fn wires_to(
+        &self,
+        channel: &str,
+        leaves: impl Fn(&str) -> bool,
+    ) -> Vec<Weak<Wires>> {
         let id = self.channel(channel).and_then(|feed| feed.channel().id());
-        let sources = self.ports.iter().filter(|(port, _)| !port.is_rejected);
-        let wires = |(_, outlet): (&Port, &WeakOutlet)| outlet.upgrade()?.wires_to(id?);
-        sources.filter_map(wires).collect()
+        // A removed processor keeps the destinations of its rejected records until the positions that pass through its old chain are settled.
+        // This may take hours, so the ports for rejected records of the nodes that leave are not included.
+        let is_included = |port: &Port| !port.is_rejected || !leaves(&port.node);
+        let ports = self.ports.iter().filter(|(port, _)| is_included(port));
+        let present = ports.filter_map(|(_, outlet)| Some(outlet.upgrade()?.wires()));
+        let all = present.chain(self.past.iter().filter_map(Weak::upgrade));
+        let leading = all.filter(|wires| id.is_some_and(|id| wires.leads_to(id)));
+        leading.map(|wires| Arc::downgrade(&wires)).collect()
     }
 
     /// Forgets a node that has left the graph.

@@ -67,6 +67,11 @@ impl Wires {
     pub(crate) fn is_durable(&self) -> bool {
         !self.edges.is_empty() && self.channels().all(|channel| channel.id().is_some())
     }
+
+    /// Whether the durable channel with this id is one of the destinations.
+    pub(crate) fn leads_to(&self, channel: u128) -> bool {
+        self.channels().any(|it| it.id() == Some(channel))
+    }
 }
 
 /// Refers to a port without keeping the downstream channels open.
@@ -209,9 +214,10 @@ impl Outlet {
         }))
     }
 
-    /// Replaces the destinations. Batches of one flow stay in order, because each is sent only after the previous one was taken.
-    pub(crate) fn rewire(&self, wires: Wires) {
-        self.0.wires.store(Arc::new(wires));
+    /// Replaces the destinations. Batches of one flow stay in order, because each is sent only after the previous one was taken. Returns
+    /// the earlier destinations, which exist only until the batches that were sent to them have arrived.
+    pub(crate) fn rewire(&self, wires: Wires) -> Weak<Wires> {
+        Arc::downgrade(&self.0.wires.swap(Arc::new(wires)))
     }
 
     /// Returns a reference to the port that does not keep the downstream channels open.
@@ -219,15 +225,8 @@ impl Outlet {
         WeakOutlet(Arc::downgrade(&self.0))
     }
 
-    /// Returns the present destinations if the durable channel with this id is one of them. Once they are replaced, they exist only until
-    /// the batches that were sent to them have arrived.
-    pub(crate) fn wires_to(&self, channel: u128) -> Option<Weak<Wires>> {
-        let wires = self.wires();
-        let leads = wires.channels().any(|it| it.id() == Some(channel));
-        leads.then(|| Arc::downgrade(&wires))
-    }
-
-    fn wires(&self) -> Arc<Wires> {
+    /// Returns the present destinations.
+    pub(crate) fn wires(&self) -> Arc<Wires> {
         self.0.wires.load_full()
     }
 

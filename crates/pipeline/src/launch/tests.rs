@@ -1,4 +1,5 @@
-//! Tests that run a plan from its start to its end, and tests of plans that cannot start and of reloads that are refused.
+//! Tests that run a plan from its start to its end, and tests of plans that cannot start, of reloads that are refused, and of a sink that
+//! leaves a channel and comes back.
 
 use std::{
     any::Any,
@@ -15,7 +16,10 @@ use std::{
 
 use millstream_config::RejectedLimits;
 use millstream_record::{Batch, Encoding, Position};
-use tokio::time::timeout;
+use tokio::{
+    sync::{Semaphore, oneshot},
+    time::{sleep, timeout},
+};
 
 use super::*;
 use crate::{
@@ -26,7 +30,7 @@ use crate::{
         SourceContext,
     },
     partition::Tasks,
-    plan::{ChannelPlan, Input, Route, RunSettings, SinkPlan, SourcePlan, Target},
+    plan::{ChannelInput, ChannelPlan, Input, Route, RunSettings, SinkPlan, SourcePlan, Target},
     promise::{Guarantee, Promise},
 };
 
@@ -100,10 +104,14 @@ impl Reader for Lane {
 }
 
 /// A durable channel that keeps no group, so its sources wait.
+#[derive(Clone, Default)]
 struct Hold {
-    groups: Mutex<Vec<Group>>,
+    id: u128,
+    groups: Arc<Mutex<Vec<Group>>>,
     /// Counts the changes of its options; `None` if only a restart can change them.
     changes: Option<Arc<AtomicUsize>>,
+    /// The consumers that it was asked to forget.
+    forgotten: Arc<Mutex<Vec<String>>>,
 }
 
 impl Channel for Hold {
@@ -120,20 +128,51 @@ impl Channel for Hold {
             changes.fetch_add(1, SeqCst);
         }))
     }
+
+    fn attach(&self, _: Consumer) -> oneshot::Receiver<Result<Box<dyn Reader>, String>> {
+        let (answer, receiver) = oneshot::channel();
+        let _ = answer.send(Ok(idle()));
+        receiver
+    }
+
+    fn forget(&self, consumer: &str) -> oneshot::Receiver<Result<(), String>> {
+        self.forgotten.lock().unwrap().push(consumer.to_owned());
+        let (answer, receiver) = oneshot::channel();
+        let _ = answer.send(Ok(()));
+        receiver
+    }
+
+    fn id(&self) -> Option<u128> {
+        Some(self.id)
+    }
 }
 
-/// The configuration of [`Hold`].
-struct HoldConfig(Option<Arc<AtomicUsize>>);
+/// The reader of a channel that keeps nothing.
+struct Idle;
 
-impl ChannelConfig for HoldConfig {
-    fn open(&self, _: ChannelContext, _: &[Consumer]) -> Result<Opened, Failure> {
-        let channel = Hold {
-            groups: Mutex::default(),
-            changes: self.0.clone(),
-        };
+fn idle() -> Box<dyn Reader> {
+    Box::new(Idle)
+}
+
+impl Reader for Idle {
+    fn resume(&mut self, _: Option<Position>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        Poll::Pending
+    }
+
+    fn commit(&mut self, _: Position) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl ChannelConfig for Hold {
+    fn open(&self, _: ChannelContext, consumers: &[Consumer]) -> Result<Opened, Failure> {
         Ok(Opened {
-            channel: Arc::new(channel),
-            readers: Vec::new(),
+            channel: Arc::new(self.clone()),
+            readers: consumers.iter().map(|_| idle()).collect(),
             finished: Box::pin(pending()),
         })
     }
@@ -223,6 +262,54 @@ impl Sink for Counter {
     }
 }
 
+/// A sink that ends only when its gate is closed.
+struct Late(Arc<Semaphore>);
+
+impl Sink for Late {
+    fn placement(&self) -> Placement {
+        Placement::OwnThread
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        _: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            inlet.resume(None)?;
+            while inlet.next().await?.is_some() {}
+            let _ = self.0.acquire().await;
+            Ok(())
+        })
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtMostOnce, "a test")
+    }
+}
+
+/// Returns a durable channel as a plan has it.
+fn hold(name: &str, options: &str, hold: &Hold) -> ChannelPlan {
+    ChannelPlan {
+        name: name.into(),
+        kind: "hold",
+        config: Box::new(hold.clone()),
+        options: options.into(),
+        input: None,
+        chain: None,
+        consumers: Vec::new(),
+    }
+}
+
+/// Returns a route to a durable channel.
+fn to(channel: usize) -> Route {
+    Route {
+        to: Target::Channel(channel),
+        entry: 0,
+        tags: None,
+    }
+}
+
 /// Returns a plan with a source for each result in `binds`, and one sink that reads from memory and is fed by all sources.
 fn plan(data_dir: &Path, seen: &Arc<Seen>, binds: &[Result<(), Failure>]) -> Plan {
     let source = |(number, bind): (usize, &Result<(), Failure>)| SourcePlan {
@@ -295,7 +382,7 @@ async fn no_node_runs_if_a_source_cannot_bind() {
     let failure = start(broken).await.err().expect("the start fails");
     assert!(failure.message.contains("the port is in use"), "{failure}");
     assert_eq!(seen.bound.load(SeqCst), 2);
-    tokio::time::sleep(WATCH).await;
+    sleep(WATCH).await;
     assert!(!seen.has_run.load(SeqCst));
     // The failed start has released the directory.
     start(plan(directory.path(), &seen, &[Ok(())]))
@@ -322,24 +409,16 @@ async fn a_refused_reload_changes_the_options_of_no_channel() {
     let (directory, seen) = (tempfile::tempdir().unwrap(), Arc::<Seen>::default());
     let changes = Arc::<AtomicUsize>::default();
     let with_options = |options: &str| {
-        let channel = |(name, changes): (&str, Option<_>)| ChannelPlan {
-            name: name.into(),
-            kind: "hold",
-            config: Box::new(HoldConfig(changes)),
-            options: options.into(),
-            input: None,
-            chain: None,
-            consumers: Vec::new(),
-        };
-        let route = |channel| Route {
-            to: Target::Channel(channel),
-            entry: 0,
-            tags: None,
-        };
         let mut plan = plan(directory.path(), &seen, &[Ok(())]);
-        let channels = [("changing", Some(changes.clone())), ("fixed", None)];
-        plan.channels = channels.into_iter().map(channel).collect();
-        plan.sources[0].routes = vec![route(0), route(1)];
+        let changing = Hold {
+            changes: Some(changes.clone()),
+            ..Hold::default()
+        };
+        plan.channels = vec![
+            hold("changing", options, &changing),
+            hold("fixed", options, &Hold::default()),
+        ];
+        plan.sources[0].routes = vec![to(0), to(1)];
         plan
     };
     let (_running, mut reloader) = start(with_options("old")).await.unwrap();
@@ -347,4 +426,38 @@ async fn a_refused_reload_changes_the_options_of_no_channel() {
     let why = "fixed cannot change its options while it runs";
     assert!(failure.message.contains(why), "{failure}");
     assert_eq!(changes.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_channel_does_not_forget_a_sink_that_reads_it_again() {
+    let (directory, seen) = (tempfile::tempdir().unwrap(), Arc::<Seen>::default());
+    let gate = Arc::new(Semaphore::new(0));
+    let holds = [1, 2].map(|id| Hold {
+        id,
+        ..Hold::default()
+    });
+    let reading = |channel: usize| {
+        let mut plan = plan(directory.path(), &seen, &[Ok(())]);
+        plan.channels = vec![hold("one", "", &holds[0]), hold("other", "", &holds[1])];
+        plan.channels[channel].consumers = vec!["out".into()];
+        plan.sources[0].routes = vec![to(0), to(1)];
+        plan.sinks[0].sink = Arc::new(Late(gate.clone()));
+        let tags = None;
+        plan.sinks[0].input = Input::Channel(ChannelInput { channel, tags });
+        plan
+    };
+    let (_running, mut reloader) = start(reading(0)).await.unwrap();
+    reloader.reload(reading(1), &[]).await.unwrap();
+    reloader.reload(reading(0), &[]).await.unwrap();
+    // Until now, the first task of the sink has not ended.
+    gate.close();
+    let forgotten = |channel: usize| holds[channel].forgotten.lock().unwrap().clone();
+    let left = async {
+        while forgotten(1).is_empty() {
+            sleep(WATCH).await;
+        }
+    };
+    timeout(PATIENCE, left).await.expect("the sink leaves");
+    sleep(WATCH).await;
+    assert_eq!(forgotten(0), [""; 0]);
 }

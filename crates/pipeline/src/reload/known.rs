@@ -93,7 +93,12 @@ impl Difference {
         self.fates.get(name).copied().unwrap_or(Fate::New)
     }
 
-    /// Whether the node is missing from the new plan.
+    /// Whether the node is in the new plan.
+    pub(crate) fn plans(&self, name: &str) -> bool {
+        self.fates.contains_key(name)
+    }
+
+    /// Whether the new plan removes the node.
     pub(crate) fn removes(&self, name: &str) -> bool {
         self.removed.iter().any(|(node, _)| **node == *name)
     }

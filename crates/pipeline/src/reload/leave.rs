@@ -17,7 +17,7 @@ use crate::{
 /// A reload is refused if the sink has not settled everything that the channel has kept. But a batch that was on its way into the channel
 /// at that time may have been kept later, and no other channel has it for the sink. Therefore, the consumer stays if the sink ends before
 /// it has settled that batch. The batch may be in the channel's queue, or still in front of the channel, in a slow processor: until it has
-/// arrived, one of `wires` exists, the destinations that the channel's sources had before the reload.
+/// arrived, one of `wires` exists, the destinations of the ports that led to the channel before the reload.
 ///
 /// With `given_up` (`reload --forget`), the channel forgets the consumer in any case.
 pub(super) async fn leave(
@@ -52,7 +52,7 @@ pub(super) async fn leave(
     let bytes = unsettled();
     if is_late && bytes > 0 {
         return Err(format!(
-            "the consumer {sink} stays in the channel: it has not settled {bytes} bytes, some of which arrived during the reload. Let \
+            "the consumer {sink} stays in the channel: it has not settled {bytes} bytes, which arrived during or after the reload. Let \
              {sink} read the channel again, or drop them with `millstream channel forget --running --consumer {sink}` and the name of \
              the channel"
         ));
@@ -151,6 +151,8 @@ mod tests {
             why.contains("10 bytes") && why.contains("--consumer s`"),
             "{why}"
         );
+        // Another source may have sent all of it after the reload.
+        assert!(why.contains("during or after the reload"), "{why}");
         // The sink has settled it before its end.
         assert_eq!(left(10, 0, false).await, (Ok(()), true));
         // Only records after the reload, which the sink reads elsewhere.

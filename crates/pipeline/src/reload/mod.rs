@@ -15,7 +15,7 @@ use std::{
 };
 
 use millstream_record::Position;
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{sync::oneshot, task::AbortHandle, time::timeout};
 
 use crate::{
     channel::OpenMemory,
@@ -50,6 +50,8 @@ pub struct Reloader {
     sinks: HashMap<Arc<str>, Seated<Arc<dyn Sink>>>,
     /// Nodes that have left the plan and have not ended yet.
     leaving: Vec<(Arc<str>, Stop)>,
+    /// By channel and sink: the tasks that let a channel forget a sink that has left it.
+    forgetting: HashMap<(Arc<str>, Arc<str>), AbortHandle>,
 }
 
 /// A durable channel: running, or unusable.
@@ -116,6 +118,7 @@ impl Reloader {
             sources: HashMap::new(),
             sinks: HashMap::new(),
             leaving: Vec::new(),
+            forgetting: HashMap::new(),
         }
     }
 
@@ -156,8 +159,10 @@ impl Reloader {
         };
         let reconnected: Vec<_> = laid.draft.changed().cloned().collect();
         let leavers = difference.leavers.iter();
-        let wires = leavers.map(|leaver| self.graph.wires_to(&leaver.channel));
+        let leaves = |name: &str| !difference.plans(name);
+        let wires = leavers.map(|leaver| self.graph.wires_to(&leaver.channel, leaves));
         let wires = wires.collect();
+        self.keep_consumers(&new);
         self.apply(laid, &difference, &plan).await?;
         self.end_removed(&difference, forget);
         self.end_leavers(&difference, wires, forget);
@@ -354,8 +359,21 @@ impl Reloader {
         }
     }
 
+    /// Stops the tasks that would let a channel forget a sink that reads the channel again in the plan `new`. If the channel forgot the
+    /// sink before the sink's new reader is attached, the sink would read everything in the channel again.
+    fn keep_consumers(&mut self, new: &Known) {
+        self.forgetting.retain(|(channel, sink), task| {
+            let mut inputs = new.inputs();
+            let is_back = inputs.any(|(name, input)| name == sink && input == Some(channel));
+            if is_back {
+                task.abort();
+            }
+            !is_back && !task.is_finished()
+        });
+    }
+
     /// Lets channels forget the sinks that have left them. For each of these sinks, `wires` has the destinations, before the reload, of the
-    /// sources that send to the channel.
+    /// ports that lead to the channel.
     fn end_leavers(
         &mut self,
         difference: &Difference,
@@ -373,11 +391,13 @@ impl Reloader {
             let feed = Arc::downgrade(&feed);
             let leave = leave::leave(feed, leaver.sink.clone(), ended, given_up, wires);
             let reporter = self.graph.reporter(&leaver.channel);
-            tokio::spawn(async move {
+            let task = tokio::spawn(async move {
                 if let Err(why) = leave.await {
                     reporter.warn("forget", why);
                 }
             });
+            let key = (leaver.channel.clone(), leaver.sink.clone());
+            self.forgetting.insert(key, task.abort_handle());
         }
     }
 
