@@ -214,20 +214,13 @@ impl Streams {
         let from = self.disk.open(path, Open::Read)?;
         let aside = self.unused_path(path, "torn");
         let to = self.disk.open(&aside, Open::Create)?;
-        let start = from.metadata()?.len.saturating_sub(bytes);
-        let mut copied = 0;
-        loop {
-            let mut part = Vec::new();
-            let read = from.read_at(&mut part, COPY_BYTES, start + copied)?;
-            if read == 0 {
-                break;
-            }
-            to.write_at(&[IoSlice::new(&part)], copied)?;
-            copied += read as u64;
-        }
-        to.sync()?;
         self.has_new_names = true;
-        self.sync_names()
+        let copied = copy(&*from, &*to, bytes).and_then(|()| self.sync_names());
+        if copied.is_err() {
+            // The next replay copies the bytes again. The error of the copy is more useful than one of the removal.
+            let _ = self.disk.remove(&aside);
+        }
+        copied
     }
 
     fn open(&mut self, path: &Path) -> io::Result<Arc<dyn File>> {
@@ -303,6 +296,21 @@ impl Streams {
         self.ends.remove(path);
         self.sync_names()?;
         Ok(aside)
+    }
+}
+
+/// Copies the last `bytes` bytes of a file, and syncs the copy.
+fn copy(from: &dyn File, to: &dyn File, bytes: u64) -> io::Result<()> {
+    let start = from.metadata()?.len.saturating_sub(bytes);
+    let mut copied = 0;
+    loop {
+        let mut part = Vec::new();
+        let read = from.read_at(&mut part, COPY_BYTES, start + copied)?;
+        if read == 0 {
+            return to.sync();
+        }
+        to.write_at(&[IoSlice::new(&part)], copied)?;
+        copied += read as u64;
     }
 }
 

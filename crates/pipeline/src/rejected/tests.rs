@@ -4,7 +4,10 @@ use std::{fs, io::Write};
 
 use millstream_record::{Encoding, Time, Values};
 use millstream_sys::disk::Disk;
-use millstream_testkit::trial::{DIRECTORY, DurableState, Trial};
+use millstream_testkit::{
+    Call, SimulatedDisk,
+    trial::{DIRECTORY, DurableState, Trial},
+};
 
 use super::*;
 use crate::{delivery, reject};
@@ -126,6 +129,40 @@ fn whole_records_of_a_torn_file_are_replayed_once_and_the_incomplete_one_stays()
     let end = fs::read(directory.path().join(&left[0])).unwrap();
     assert_eq!(end, record[..100]);
     assert_eq!(aside.set_aside().unwrap(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_replay_that_cannot_copy_an_incomplete_record_leaves_no_copy_of_it() {
+    let failures = [
+        // The disk is full.
+        (Call::Write, 28),
+        (Call::Sync, 5),
+        (Call::SyncDirectory, 5),
+    ];
+    let record = record(1);
+    for (call, errno) in failures {
+        let disk = SimulatedDisk::new(0);
+        let directory = Path::new("/rejected");
+        let mut streams = Streams::new(Arc::new(disk.clone()), directory.into(), "in", None);
+        streams.create_directory().unwrap();
+        streams
+            .append("in", &[&record[..], &record[..100]])
+            .unwrap();
+        let aside = streams.set_aside().unwrap().remove(0);
+        for _ in 0..2 {
+            disk.fail(call, 1, errno);
+            streams.finish(&aside, &[], 100).unwrap_err();
+            assert_eq!(
+                disk.list(directory).unwrap(),
+                [aside.file_name().unwrap()],
+                "{call:?}"
+            );
+        }
+        streams.finish(&aside, &[], 100).unwrap();
+        let left = disk.list(directory).unwrap();
+        let is_torn = left[0].to_string_lossy().contains(".torn-");
+        assert!(left.len() == 1 && is_torn, "{left:?}");
+    }
 }
 
 #[test]
@@ -368,7 +405,7 @@ fn kept_records_survive_power_cuts_and_failing_disks() {
 
 #[test]
 fn the_oldest_file_of_a_share_is_removed_first() {
-    let disk: Arc<dyn Disk> = Arc::new(millstream_testkit::SimulatedDisk::new(0));
+    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(0));
     let mut streams = Streams::new(disk.clone(), "/rejected".into(), "in", Some(1000));
     streams.create_directory().unwrap();
     for number in 1..=7 {
