@@ -560,6 +560,31 @@ fn records_that_were_kept_without_a_sync_and_cannot_be_read_back_are_reported_as
 }
 
 #[test]
+fn a_stop_on_a_full_disk_is_reported_and_keeps_what_was_kept_without_a_sync() {
+    let disk = SimulatedDisk::new(1);
+    let fixture = Fixture::on(Arc::new(disk.clone()), std::path::Path::new("/buffer"));
+    let options = r#"{"size_max": "16MiB", "sync": "1h"}"#;
+    let opened = fixture.open(options);
+    run(put(&opened.channel, batch("a\n", Vec::new()))).unwrap();
+    disk.fail(Call::Sync, 1000, 28);
+    let (token, synced) = delivery::receipt(true, 0, Meter::default());
+    opened.channel.sync(token);
+    assert!(run(synced).is_err());
+    let waits = put(&opened.channel, batch("b\n", Vec::new()));
+    opened.channel.give_up_waiting();
+    assert!(run(opened.finished).is_err());
+    assert!(run(waits).is_err());
+    let events = fixture.reporter.events();
+    assert!(events.contains(&("warn", "stop", 1)), "{events:?}");
+    drop((opened.channel, opened.readers));
+    disk.fail(Call::Sync, 0, 28);
+    let mut opened = fixture.open(options);
+    opened.readers[0].resume(None).unwrap();
+    let first = next(&mut opened.readers[0]).unwrap().unwrap();
+    assert_eq!(first.batch.body, "a\n");
+}
+
+#[test]
 fn invalid_options_are_refused() {
     let read = |text: &str| serde_json::from_str::<Config>(text);
     assert!(read(r#"{"sync": "500ms", "dedupe": {"ids": 5, "age": "1h"}}"#).is_ok());

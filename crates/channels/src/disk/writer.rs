@@ -412,10 +412,6 @@ impl Writer {
     /// Drops frames for which there is no space, so that the channel can be closed. None of them was acknowledged.
     fn give_up(&mut self, error: &Error) -> Result<(), Error> {
         let records = self.log.drop_staged();
-        // Keeps the frames that are already written.
-        self.log.commit(self.clock.now())?;
-        self.settle();
-        self.waiting.clear();
         self.reporter.warn(
             "stop",
             format_args!(
@@ -423,6 +419,11 @@ impl Writer {
                  acknowledgement still have them ({error})"
             ),
         );
+        // Keeps the frames that are already written. If there is no space for those whose sync failed, the next start finds them in the
+        // segment that failed.
+        self.log.commit(self.clock.now())?;
+        self.settle();
+        self.waiting.clear();
         Ok(())
     }
 

@@ -12,6 +12,7 @@
 
 mod check;
 mod flows;
+mod full;
 mod sink;
 mod world;
 
@@ -96,6 +97,44 @@ fn sync_every_second_loses_at_most_a_suffix_of_the_last_second() {
     seeds(30_000, |seed| {
         random_run(seed, SECOND, &[Crash::Kill, Crash::Power]);
     });
+}
+
+#[test]
+fn sync_every_second_loses_nothing_in_a_kill_if_disk_calls_fail() {
+    let setting = Setting {
+        faults: true,
+        ..SECOND
+    };
+    seeds(25_000, |seed| random_run(seed, setting, &[Crash::Kill]));
+}
+
+/// Opening the next segment takes fewer calls than this.
+const CALLS_OF_A_RETRY: u64 = 10;
+
+#[test]
+fn a_kill_after_a_full_disk_in_any_sync_and_in_any_step_of_its_retry_loses_nothing() {
+    let mut runs = 0;
+    for setting in [SECOND, BATCH] {
+        let setting = Setting {
+            faults: false,
+            ..setting
+        };
+        for syncs in 0.. {
+            let mut failed = false;
+            for calls in 0..CALLS_OF_A_RETRY {
+                let mut world = World::new(45_000, setting);
+                failed |= world.work_until_full(syncs, calls, 50);
+                runs += 1;
+                world.crash(Crash::Kill);
+                world.work(10);
+                world.finish();
+            }
+            if !failed {
+                break;
+            }
+        }
+    }
+    println!("{runs} kills");
 }
 
 #[test]

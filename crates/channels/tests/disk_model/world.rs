@@ -8,6 +8,7 @@ use millstream_testkit::{Call, Crash, Random, SimulatedDisk};
 
 use crate::{
     flows::{Sender, Tailed},
+    full::FullDisk,
     sink::{Seen, Sink},
 };
 
@@ -27,6 +28,8 @@ pub struct World {
     pub seed: u64,
     pub setting: Setting,
     disk: SimulatedDisk,
+    /// The same disk, as the channel sees it.
+    full: FullDisk,
     pub now: Time,
     pub log: Option<Log>,
     pub senders: Vec<Sender>,
@@ -47,11 +50,13 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, setting: Setting) -> Self {
+        let disk = SimulatedDisk::new(seed ^ 0x5eed);
         let mut world = Self {
             random: Random::new(seed),
             seed,
             setting,
-            disk: SimulatedDisk::new(seed ^ 0x5eed),
+            full: FullDisk::new(&disk),
+            disk,
             now: Time(1_000_000_000_000),
             log: None,
             senders: (0..3)
@@ -102,7 +107,7 @@ impl World {
 
     /// Opens the channel. Returns false if the disk crashed.
     fn open(&mut self) -> bool {
-        let disk: Arc<SimulatedDisk> = Arc::new(self.disk.clone());
+        let disk = Arc::new(self.full.clone());
         let opened = Log::open(disk, Path::new("/c"), self.options(), ChannelId([7; 16]));
         let (log, recovered) = match opened {
             Ok(opened) => opened,
@@ -166,6 +171,7 @@ impl World {
     fn stop(&mut self, kind: Crash) {
         self.forgot_ids = self.has_forgotten_ids();
         self.log = None;
+        self.full.clear();
         self.waiting.clear();
         for sink in &mut self.sinks {
             sink.crash();
@@ -194,6 +200,20 @@ impl World {
             self.disk.crash_at(u64::MAX);
         }
         crashed
+    }
+
+    /// Works for `steps` steps, or until the disk was full for a sync and for a later call; see [`FullDisk::fail`]. Returns whether the
+    /// sync has failed.
+    pub fn work_until_full(&mut self, syncs: u64, calls: u64, steps: u32) -> bool {
+        assert!(self.open());
+        self.full.fail(syncs, calls);
+        for _ in 0..steps {
+            self.step();
+            if self.full.is_over() {
+                break;
+            }
+        }
+        self.full.has_failed()
     }
 
     /// Works for some steps, or until the disk crashes.

@@ -320,3 +320,128 @@ fn blank_files_are_removed_before_a_channel_waits_for_space_that_it_has_allocate
     assert_eq!(blanks(&disk), 0);
     assert_eq!(settle(&mut sink), all(5000..5002));
 }
+
+/// A log that has kept the batches 0..10 without a sync. Their sync has found the disk full.
+fn with_failed_sync(disk: &SimulatedDisk) -> Log {
+    with_failed_sync_of(disk, 1000)
+}
+
+/// The same, with batches of this size.
+fn with_failed_sync_of(disk: &SimulatedDisk, bytes: usize) -> Log {
+    let mut log = open_with(disk, hourly());
+    for number in 0..10 {
+        log.append(vec![batch(number, bytes)], at(number)).unwrap();
+        log.commit(at(number)).unwrap();
+    }
+    disk.fail(Call::Sync, 1, 28);
+    assert!(log.sync().unwrap_err().is_for_now());
+    log
+}
+
+fn hourly() -> Options {
+    Options {
+        sync: Sync::Every(Duration::from_secs(3600)),
+        segment_bytes: 16 * MIB,
+        ..large()
+    }
+}
+
+/// Kills the process, and checks that the next start finds the batches 0..10.
+fn kill(disk: &SimulatedDisk, log: Log, place: &str) {
+    drop(log);
+    disk.restart(Crash::Kill);
+    let log = open_with(disk, hourly());
+    let found = drain(&mut reader(&log, Behind::default()));
+    assert_eq!(found, (all(0..10), Vec::new()), "{place}");
+}
+
+#[test]
+fn a_kill_in_any_step_after_a_failed_sync_loses_nothing_that_was_kept() {
+    // Ten of the larger batches have more bytes than one call to the disk writes otherwise.
+    for bytes in [1000, MIB as usize] {
+        for call in 0.. {
+            let disk = SimulatedDisk::new(call);
+            let mut log = with_failed_sync_of(&disk, bytes);
+            disk.crash_at(disk.calls() + call);
+            let written = log.commit(at(10));
+            let crashed = disk.crashed();
+            kill(&disk, log, &format!("call {call}"));
+            if !crashed {
+                written.unwrap();
+                assert!(call > 5, "{call}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kill_while_the_disk_stays_full_loses_nothing_that_was_kept() {
+    for call in [
+        Call::Write,
+        Call::Sync,
+        Call::Allocate,
+        Call::SyncDirectory,
+        Call::Name,
+    ] {
+        let disk = SimulatedDisk::new(1);
+        let mut log = with_failed_sync(&disk);
+        disk.fail(call, 1000, 28);
+        for _ in 0..3 {
+            let full = log.commit(at(10)).unwrap_err();
+            assert!(full.is_for_now(), "{call:?}: {full}");
+        }
+        kill(&disk, log, &format!("{call:?}"));
+    }
+}
+
+#[test]
+fn frames_that_were_kept_in_a_failed_segment_move_to_one_segment_or_stay() {
+    // The failed segment is larger than those that the disk has space for afterwards.
+    let disk = SimulatedDisk::new(1);
+    let mut log = open_with(&disk, hourly());
+    keep(&mut log, 0..500).unwrap();
+    disk.fail(Call::Sync, 1, 28);
+    assert!(log.sync().unwrap_err().is_for_now());
+    let used = log.used_bytes();
+    disk.set_capacity(used + MIB / 2);
+    assert!(log.commit(at(500)).unwrap_err().is_for_now());
+    let copy = disk.copied();
+    copy.restart(Crash::Kill);
+    let restarted = open_with(&copy, hourly());
+    let found = drain(&mut reader(&restarted, Behind::default()));
+    assert_eq!(found, (all(0..500), Vec::new()));
+    disk.set_capacity(1 << 40);
+    log.commit(at(500)).unwrap();
+    let found = drain(&mut reader(&log, Behind::default()));
+    assert_eq!(found, (all(0..500), Vec::new()));
+}
+
+#[test]
+fn syncs_that_find_the_disk_full_do_not_fill_the_channel_with_unused_segments() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = with_failed_sync(&disk);
+    let mut sink = reader(&log, Behind::default());
+    let segments = |disk: &SimulatedDisk| {
+        let names = names(disk).into_iter();
+        names.filter(|name| name.ends_with(".seg")).count()
+    };
+    // After the first round, everything is synced, so the other rounds make no sync.
+    for _ in 0..20 {
+        log.commit(at(10)).unwrap();
+        disk.fail(Call::Sync, 1, 28);
+        let _ = log.sync();
+        disk.fail(Call::Sync, 0, 28);
+    }
+    assert!(segments(&disk) <= 3, "{:?}", names(&disk));
+    // Each failed segment holds one batch more.
+    for number in 10..60 {
+        keep(&mut log, number..number + 1).unwrap();
+        disk.fail(Call::Sync, 1, 28);
+        assert!(log.sync().unwrap_err().is_for_now());
+        log.commit(at(number)).unwrap();
+    }
+    // The open segment, and few bytes of each failed one.
+    assert!(log.used_bytes() < 20 * MIB, "{}", log.used_bytes());
+    assert_eq!(settle(&mut sink), all(0..60));
+}

@@ -187,7 +187,8 @@ impl Log {
     /// Releases what is settled, and writes everything that is staged.
     fn write_new(&mut self, now: Time) -> Result<(), Error> {
         self.release_settled()?;
-        if !self.staging.is_empty() {
+        // Consumers can read frames that are kept already only when they are written again, so these do not wait for consumers.
+        if !self.staging.is_empty() && !self.staging.has_kept() {
             self.check_backlogs(now)?;
         }
         self.write_staged()
@@ -224,7 +225,7 @@ impl Log {
     /// again; a second failure is an error.
     fn sync_written(&mut self, mut written: Result<(), Error>) -> Result<(), Error> {
         while self.is_unsynced() {
-            // Without an open segment, the frames that are not synced are staged again (see `repair`).
+            // Without an open segment, the frames that are not synced are staged again (see `repair` in roll.rs).
             let has_written = written.is_ok() || self.writer.open().is_some();
             if !has_written || written.as_ref().is_err_and(|error| !error.is_for_now()) {
                 break;
@@ -244,7 +245,7 @@ impl Log {
     fn write_staged(&mut self) -> Result<(), Error> {
         while let Some(group) = self.staging.first_group() {
             if !self.writer.fits(group, self.files.len()) {
-                self.roll(group)?;
+                self.roll()?;
                 continue;
             }
             let channel = self.directory.channel;
@@ -296,27 +297,6 @@ impl Log {
         if !self.is_unsynced() {
             self.record.note_end(kept);
         }
-    }
-
-    /// Repairs the log after a failed disk call on the open segment: ends the segment at its last successful sync, and stages the later
-    /// frames again with the same positions.
-    ///
-    /// Linux marks pages as clean even if it failed to write them, so a second sync would prove nothing. Therefore a file that failed is
-    /// neither written nor synced again. The header of the next segment names the end of this one.
-    fn repair(&mut self, doing: &'static str, error: io::Error) -> Result<(), Error> {
-        let Some(unsynced) = self.writer.close() else {
-            return self.health.fail(doing, self.directory.path.clone(), error);
-        };
-        let kept = self.kept();
-        let (frames, lost) = unsynced.read_back(self.directory.channel, &mut self.repeats, kept);
-        self.health.lost.extend(lost.map(|first| (first, kept)));
-        self.staging.restage(frames);
-        for origin in self.staging.staged().flat_map(|frame| &frame.files) {
-            self.files.stage(origin);
-        }
-        let path = unsynced.path().to_owned();
-        self.files.undo(unsynced.files);
-        self.health.fail(doing, path, error)
     }
 
     /// Closes the channel cleanly: everything is kept and synced, and the next start continues in the same epoch.

@@ -1,8 +1,9 @@
-//! Rolls to the next segment, and frees space for it.
+//! Rolls to the next segment, frees space for it, and repairs the log when a disk call fails.
 //!
 //! Space is allocated first, so that a full disk is noticed before anything is changed. Then the old segment gets its end mark and is
 //! synced (whatever the option `sync` is), its id file is written, and the header and name of the new segment are synced. Only then is a
-//! frame written to it. Every step can fail and be repeated.
+//! frame written to it. After a failure, the frames that are staged again are synced with the header, before the segment gets its name
+//! (see `open_next`). Every step can fail and be repeated.
 
 use std::{
     io::{self, IoSlice},
@@ -15,23 +16,24 @@ use super::{
     Error, Log, Then,
     error::is_no_room,
     frame::Kind,
-    segment::{Header, PAGE, Segment, header_bytes, segment_name},
+    segment::{END_BYTES, Header, PAGE, Segment, header_bytes, segment_name},
     segment_writer::least_bytes,
     skip::skip_segment,
-    staging::GroupSize,
 };
 
 impl Log {
-    /// Closes the open segment, if there is one, and opens the next one with space for `group`.
-    pub(super) fn roll(&mut self, group: GroupSize) -> Result<(), Error> {
-        let least = least_bytes(group, self.files.len()).max(self.blanks.least_bytes());
+    /// Closes the open segment, if there is one, and opens the next one with space for the first group that is staged. Opens none if more
+    /// frames became the first group, because the old segment failed: the caller repeats the roll.
+    pub(super) fn roll(&mut self) -> Result<(), Error> {
+        let least = self.least_bytes();
         match self.ensure_blank(least) {
             Err(full @ Error::NoRoom { .. }) => self.free_newest(least, full)?,
             ensured => ensured?,
         }
         self.end_open()?;
         match self.write_previous_ids() {
-            Err(Error::NoRoom { .. }) => {
+            // A segment that failed may hold the only copy of frames that are kept (see `open_next`), so it is not truncated.
+            Err(Error::NoRoom { .. }) if !self.staging.has_kept() => {
                 // The next segment has its own reserve of space (`segment_writer::reserve`), so the unused end of this segment can be
                 // freed.
                 let is_settled = self.index.lock().is_settled();
@@ -40,7 +42,14 @@ impl Log {
             }
             written => written?,
         }
-        self.open_next(least)
+        self.open_next(self.least_bytes())
+    }
+
+    /// Bytes of the smallest segment that may be opened for the first group that is staged.
+    fn least_bytes(&self) -> u64 {
+        let group = self.staging.first_group();
+        let group = group.map_or(0, |group| least_bytes(group, self.files.len()));
+        group.max(self.blanks.least_bytes())
     }
 
     /// Ensures that there is a blank file of at least `least` bytes, within `size_max` and the space of the disk.
@@ -96,6 +105,10 @@ impl Log {
             return Err(full);
         }
         self.end_open()?;
+        if self.staging.has_kept() {
+            // The newest segment has failed, and may hold the only copy of frames that are kept (see `open_next`).
+            return Err(full);
+        }
         self.truncate_newest()?;
         self.write_previous_ids_at_any_cost(is_settled)?;
         match self.ensure_blank(least) {
@@ -115,7 +128,7 @@ impl Log {
         let published = self.index.lock();
         if let Some(newest) = published.segments.newest() {
             newest
-                .truncate()
+                .truncate(newest.end() + END_BYTES)
                 .map_err(|error| Error::disk("truncating a segment", &newest.path, error))?;
         }
         self.index.count_used(&published);
@@ -160,6 +173,10 @@ impl Log {
     }
 
     /// Opens the next segment in a blank file of at least `bytes` bytes.
+    ///
+    /// From then on, the log holds nothing of the previous segment after the end in the new header. If the previous segment failed, frames
+    /// that are kept may be there, and only staged again otherwise. So the new segment gets its name when these frames are durable in it.
+    /// Until then, a start after a kill finds them in the previous segment. A disk that stays full adds no segments for the same reason.
     fn open_next(&mut self, bytes: u64) -> Result<(), Error> {
         let Some(blank) = self.blanks.pop(bytes) else {
             return Ok(());
@@ -173,36 +190,78 @@ impl Log {
             previous_ids: u32::try_from(previous.ids.len()).unwrap_or(u32::MAX),
             files: self.files.sorted(),
         };
-        let (directory, disk) = (&self.directory, &*self.directory.disk);
-        let encoded = header.encode(&directory.channel);
-        let path = directory.join(&segment_name(header.number));
-        let opened = (self.blanks.sync_names(directory))
-            .and_then(|()| blank.file.write_at(&[IoSlice::new(&encoded)], 0))
-            .and_then(|()| blank.file.sync())
-            .and_then(|()| disk.rename(&blank.path, &path))
-            .and_then(|()| directory.sync());
-        match opened {
-            Ok(()) => {}
-            Err(error) if is_no_room(&error) => {
-                // If this fails, too, the next start removes the file.
-                let _ = disk.remove(&blank.path);
-                return Err(Error::disk("opening a segment", &path, error));
-            }
-            // The file is not used again. The caller repeats the roll with another file.
-            Err(error) => return self.health.fail("opening a segment", path, error),
-        }
+        let encoded = header.encode(&self.directory.channel);
+        let path = self.directory.join(&segment_name(header.number));
         let start = encoded.len() as u64;
         let lengths = (blank.bytes, start, start);
         let segment = Segment::new(header.number, header.first, path, blank.file, lengths);
         let segment = Arc::new(segment);
+        let opened = self.fill_next(&segment, &encoded);
+        let opened = opened
+            .and_then(|()| self.directory.disk.rename(&blank.path, &segment.path))
+            .and_then(|()| self.directory.sync());
+        if let Err(error) = opened {
+            self.files.undo(self.writer.abandon());
+            self.staging.restage(Vec::new());
+            if is_no_room(&error) {
+                // If this fails, too, the next start may use the file again. Its frames then belong to an earlier epoch, so they are not
+                // read. A file that has its final name is replaced by the retry.
+                let _ = self.directory.disk.remove(&blank.path);
+                return Err(Error::disk("opening a segment", &segment.path, error));
+            }
+            // The file is not used again. The caller repeats the roll with another file.
+            let path = segment.path.clone();
+            return self.health.fail("opening a segment", path, error);
+        }
         let mut published = self.index.lock();
-        published
-            .segments
-            .push(Arc::clone(&segment), header.keep_time);
+        published.segments.push(segment, header.keep_time);
         self.index.count_used(&published);
         drop(published);
-        self.writer.begin(segment);
+        self.writer.previous.ids = Vec::new();
+        if self.staging.has_unpublished() {
+            self.writer.note_sync();
+            self.health.recover();
+            self.publish();
+        }
         Ok(())
+    }
+
+    /// Begins the next segment: writes its header and, after a failure, the first frames that are staged, and syncs the file.
+    fn fill_next(&mut self, segment: &Arc<Segment>, header: &[u8]) -> io::Result<()> {
+        self.blanks.sync_names(&self.directory)?;
+        segment.file.write_at(&[IoSlice::new(header)], 0)?;
+        self.writer.begin(Arc::clone(segment));
+        let again = self.staging.first_group().filter(|_| self.is_unsynced());
+        if again.is_some_and(|group| self.writer.fits(group, self.files.len())) {
+            let channel = self.directory.channel;
+            self.writer
+                .write(channel, &mut self.staging, &mut self.files)?;
+        }
+        segment.file.sync()
+    }
+
+    /// Repairs the log after a failed disk call on the open segment: ends the segment at its last successful sync, and stages the later
+    /// frames again with the same positions.
+    ///
+    /// Linux marks pages as clean even if it failed to write them, so a second sync would prove nothing. Therefore a file that failed is
+    /// neither written nor synced again. The header of the next segment names the end of this one.
+    pub(super) fn repair(&mut self, doing: &'static str, error: io::Error) -> Result<(), Error> {
+        let Some(unsynced) = self.writer.close() else {
+            return self.health.fail(doing, self.directory.path.clone(), error);
+        };
+        let kept = self.kept();
+        let (frames, lost) = unsynced.read_back(self.directory.channel, &mut self.repeats, kept);
+        self.health.lost.extend(lost.map(|first| (first, kept)));
+        self.staging.restage(frames);
+        for origin in self.staging.staged().flat_map(|frame| &frame.files) {
+            self.files.stage(origin);
+        }
+        // An error only means that the space stays unused until the segment is released.
+        let _ = unsynced.truncate();
+        self.index.count_used(&self.index.lock());
+        let path = unsynced.path().to_owned();
+        self.files.undo(unsynced.files);
+        self.health.fail(doing, path, error)
     }
 
     /// Repairs the log after a failed write of frames. If the disk is full, removes a blank file, so that the caller can retry; fails if there

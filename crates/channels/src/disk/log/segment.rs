@@ -206,9 +206,9 @@ impl Segment {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Truncates the file after its end mark, because on a full disk the next segment needs the space.
-    pub(super) fn truncate(&self) -> io::Result<()> {
-        let bytes = (self.end() + END_BYTES).next_multiple_of(PAGE);
+    /// Frees the space after the first `used` bytes, because on a full disk the next segment needs it.
+    pub(super) fn truncate(&self, used: u64) -> io::Result<()> {
+        let bytes = used.next_multiple_of(PAGE);
         if bytes < self.bytes() {
             self.file.truncate(bytes)?;
             self.bytes.store(bytes, Ordering::Relaxed);

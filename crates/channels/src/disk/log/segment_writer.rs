@@ -30,7 +30,7 @@ const RESERVE_PART: u64 = 4;
 /// The segment that is being written, and the segment before it.
 #[derive(Default)]
 pub(super) struct SegmentWriter {
-    /// `None` before the first frame and after a failure.
+    /// `None` before the first frame and after a failure. While the next segment is opened (roll.rs), it has no name yet.
     open: Option<OpenSegment>,
     pub(super) previous: PreviousSegment,
     /// The keep time of the oldest frame that is written and not synced.
@@ -104,10 +104,9 @@ impl SegmentWriter {
         self.unsynced_since
     }
 
-    /// Begins to write a segment whose header is durable.
+    /// Begins to write a segment.
     pub(super) fn begin(&mut self, segment: Arc<Segment>) {
         let start = segment.start;
-        self.previous.ids = Vec::new();
         self.open = Some(OpenSegment {
             segment,
             written: start,
@@ -127,7 +126,7 @@ impl SegmentWriter {
         })
     }
 
-    /// Writes as many staged groups as fit, with one call to the disk.
+    /// Writes as many staged groups as fit, with one call to the disk. Frames that are kept already count as one group.
     pub(super) fn write(
         &mut self,
         channel: ChannelId,
@@ -143,7 +142,8 @@ impl SegmentWriter {
         for (index, frame) in staging.staged_mut().enumerate() {
             ids += frame.ids.len();
             let limit = bytes - reserve(bytes, ids, files.len());
-            if at + frame.bytes() > limit || (frames > 0 && at - open.written >= WRITE_BYTES_MAX) {
+            let is_enough = frames > 0 && at - open.written >= WRITE_BYTES_MAX;
+            if at + frame.bytes() > limit || (is_enough && !frame.is_kept()) {
                 break;
             }
             let place = Place {
@@ -173,14 +173,21 @@ impl SegmentWriter {
 
     /// Makes everything that is written durable.
     pub(super) fn sync(&mut self) -> io::Result<()> {
-        if let Some(open) = &mut self.open {
+        if let Some(open) = &self.open {
             open.segment.file.sync()?;
+        }
+        self.note_sync();
+        Ok(())
+    }
+
+    /// Notes that everything that is written is durable.
+    pub(super) fn note_sync(&mut self) {
+        if let Some(open) = &mut self.open {
             open.synced = open.written;
             open.ids_synced = open.ids.len();
             open.files_unsynced.clear();
         }
         self.unsynced_since = None;
-        Ok(())
     }
 
     /// Writes an end mark after the last frame. The segment stays open.
@@ -206,6 +213,13 @@ impl SegmentWriter {
         seal(&mut head, &place, open.synced);
         let parts = [IoSlice::new(&head)];
         open.segment.file.write_at(&parts, open.written)
+    }
+
+    /// Gives up a segment that has just begun, and forgets its file. Returns the tailed files in its frames, each with the offset of the
+    /// file before the frame.
+    pub(super) fn abandon(&mut self) -> Vec<(FileId, Option<u64>)> {
+        let open = self.open.take();
+        open.map_or_else(Vec::new, |open| open.files_unsynced)
     }
 
     /// Closes the open segment at the end of its durable frames. If the last sync succeeded, this is the end of the last frame. Returns the
@@ -275,6 +289,11 @@ impl Unsynced {
             next = frame.head.position.seq + 1;
         }
         next
+    }
+
+    /// Frees the space after the frames that are durable or that consumers can see.
+    pub(super) fn truncate(&self) -> io::Result<()> {
+        self.segment.truncate(self.synced.max(self.published))
     }
 
     pub(super) fn path(&self) -> &Path {

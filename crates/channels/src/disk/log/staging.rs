@@ -29,6 +29,11 @@ impl StagedFrame {
     pub(super) fn bytes(&self) -> u64 {
         (self.head.len() as u64 + self.body.len() as u64).next_multiple_of(ALIGNMENT)
     }
+
+    /// Whether the frame is kept already. It is staged again because a sync failed.
+    pub(super) fn is_kept(&self) -> bool {
+        self.batch.is_none()
+    }
 }
 
 /// The space that a group takes in a segment.
@@ -168,17 +173,24 @@ impl Staging {
         self.written.iter().map(StagedFrame::bytes).sum()
     }
 
-    /// The size of the first group; `None` if there is none. Groups are always staged whole.
+    /// The size of the first group; `None` if there is none. Groups are always staged whole. All frames that are kept already count as
+    /// one group, because one segment must take all of them (see `Log::open_next`).
     pub(super) fn first_group(&self) -> Option<GroupSize> {
         let mut group = GroupSize { bytes: 0, ids: 0 };
-        for frame in &self.staged {
+        let mut frames = self.staged.iter().peekable();
+        while let Some(frame) = frames.next() {
             group.bytes += frame.bytes();
             group.ids += frame.ids.len();
-            if frame.ends_group {
+            if frame.ends_group && frames.peek().is_none_or(|next| !next.is_kept()) {
                 return Some(group);
             }
         }
         None
+    }
+
+    /// Whether frames that are kept already are staged again. They come first, and the newest segment may hold the only other copy.
+    pub(super) fn has_kept(&self) -> bool {
+        self.staged.front().is_some_and(StagedFrame::is_kept)
     }
 
     /// The frames that wait to be written.
@@ -255,8 +267,28 @@ mod tests {
         staging.restage(Vec::new());
         let order: Vec<u64> = staging.staged().map(|frame| frame.position.seq).collect();
         assert_eq!(order, [7, 8, 9]);
+        assert!(!staging.has_kept());
         let dropped = staging.drop_after(Position { epoch: 2, seq: 7 });
         assert_eq!((dropped.records, dropped.closed), (2, vec![2, 1]));
         assert_eq!((staging.last_seq(), staging.is_empty()), (7, false));
+    }
+
+    #[test]
+    fn frames_that_are_kept_and_staged_again_count_as_one_group() {
+        let mut staging = Staging::new(Position { epoch: 2, seq: 7 }, Time(0));
+        for number in 0..3 {
+            staging.stage(vec![(batch(number, 10), Vec::new())], Vec::new(), 0);
+        }
+        let group = staging.first_group().unwrap().bytes;
+        staging.mark_written(2);
+        // Two frames were published and read back.
+        let mut published: Vec<_> = staging.drain_written().collect();
+        published.iter_mut().for_each(|frame| frame.batch = None);
+        staging.restage(published);
+        assert!(staging.has_kept());
+        assert_eq!(staging.first_group().unwrap().bytes, 2 * group);
+        staging.mark_written(2);
+        assert!(!staging.has_kept());
+        assert_eq!(staging.first_group().unwrap().bytes, group);
     }
 }
