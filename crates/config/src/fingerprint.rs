@@ -80,4 +80,21 @@ mod tests {
             text("{ token: t2, auth: { shared_key: 1, users: {} } }")
         );
     }
+
+    #[test]
+    fn only_the_secrets_of_a_node_whose_name_looks_secret_are_left_out() {
+        for name in ["auth-log", "keycloak-in", "bypass-x", "users", "api_token"] {
+            let text = |path: &str, key: &str| {
+                let options = format!("{{ paths: {path}, auth: {{ shared_key: {key} }} }}");
+                let yaml = format!("sources: {{ {name}: {options} }}");
+                let root = Node::parse("t", &yaml).unwrap();
+                let mut out = String::new();
+                let node = root.find(&format!("sources.{name}")).unwrap();
+                node.canonical(&mut out);
+                out
+            };
+            assert_ne!(text("/a", "k"), text("/b", "k"), "{name}");
+            assert_eq!(text("/a", "k"), text("/a", "other"), "{name}");
+        }
+    }
 }

@@ -14,16 +14,21 @@ pub(crate) fn line(file: &Source, number: u32) -> Option<Vec<char>> {
     let indent = line.len() - line.trim_start().len();
     let noted = file.secrets().iter().map(|secret| {
         let from = secret.start.saturating_sub(start);
-        from.max(indent)..secret.end.saturating_sub(start)
+        from.max(indent)..secret.end.saturating_sub(start).min(line.len())
     });
-    let mut hidden: Vec<Range<usize>> = noted
-        .filter(|secret| secret.start < secret.end && secret.start < line.len())
-        .collect();
-    hidden.extend(comment(line, !hidden.is_empty()));
-    hidden.extend(passwords(line));
-    let shown = line.char_indices().map(|(at, c)| {
-        let is_hidden = hidden.iter().any(|secret| secret.contains(&at));
-        if is_hidden { '*' } else { c }
+    let mut secrets: Vec<Range<usize>> = noted.filter(|secret| secret.start < secret.end).collect();
+    secrets.extend(comment(line, !secrets.is_empty()));
+    secrets.extend(passwords(line));
+    // A file on a single line can have thousands of secrets, so each secret marks its own bytes.
+    let mut is_hidden = vec![false; line.len()];
+    for secret in secrets {
+        if let Some(bytes) = is_hidden.get_mut(secret) {
+            bytes.fill(true);
+        }
+    }
+    let shown = line.char_indices().map(|(at, c)| match is_hidden.get(at) {
+        Some(true) => '*',
+        _ => c,
     });
     Some(shown.collect())
 }
@@ -52,12 +57,19 @@ fn after_name(text: &str) -> Option<usize> {
     }
 }
 
-/// Whether a value only refers to a variable or a file, which reveals nothing. A default value would be in the configuration.
+/// Whether a value only refers to a variable or a file, which reveals nothing. A default value would be in the configuration, and so would
+/// a text that only looks like a substitution.
 pub(crate) fn is_reference(text: &str) -> bool {
     let inner = text
         .strip_prefix("${")
         .and_then(|text| text.strip_suffix('}'));
-    inner.is_some_and(|inner| !inner.contains(['$', '}']) && !inner.contains(":-"))
+    inner.is_some_and(|inner| {
+        let behind = inner.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        let is_variable = !inner.starts_with(|c: char| c.is_ascii_digit())
+            && (behind.is_empty() || behind.starts_with(":?"));
+        let is_form = is_variable || inner.starts_with("file:");
+        is_form && !inner.contains(['$', '}'])
+    })
 }
 
 /// The part of a comment to mask. `has_secret`: the line has a secret, so a `#` in it may belong to the secret.
@@ -91,6 +103,8 @@ fn passwords(line: &str) -> impl Iterator<Item = Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use crate::{parse::parse, problem::Problem};
 
     use super::*;
@@ -137,6 +151,19 @@ mod tests {
                 "password: ${PW}\ntoken: ${T:-hunter2}",
                 "password: ${PW}\ntoken: *************",
             ),
+            ("token: ${T-hunter2}", "token: ************"),
+            ("token: ${1234}", "token: *******"),
+            ("token: { a: [b] }", "token: { *: [*] }"),
+            (
+                "sources: { users: { password: x, users: { bob: y } } }",
+                "sources: { users: { password: *, users: { bob: * } } }",
+            ),
+            (
+                "sinks: { type: http, token: x }",
+                "sinks: { type: http, token: * }",
+            ),
+            ("x-auth: { token: x }", "x-auth: { token: * }"),
+            ("x-token: x", "x-token: *"),
             ("a: 1 # password: x", "a: 1 # password***"),
             (
                 "url: user:hunter2@host\nurls: ['https://u:p:w@h:1/x', tcp://h:2, u@h]",
@@ -172,6 +199,49 @@ mod tests {
         }
         let (lines, problems) = quoted("a: { b: x }\nc: d: e\n");
         assert_eq!((&*lines, problems.len()), ("a: { b: x }\nc: d: e", 1));
+    }
+
+    #[test]
+    fn the_options_of_a_node_are_shown_whatever_its_name() {
+        for yaml in [
+            "sources:\n  auth-log:\n    paths: /a",
+            "sources: { users: { paths: /a } }",
+            "{\"sinks\":{\"bypass-x\":{\"paths\":\"/a\"}},\"tls\":{\"api_token\":{\"key\":\"k\"}}}",
+            "<<: { channels: { keycloak-in: { paths: /a } } }",
+            "x-auth: &a { paths: /a }\nsources: { auth-log: *a, users: { <<: *a } }",
+            "sources:\n  auth-log:\n    paths: a: b",
+        ] {
+            assert_eq!(quoted(yaml).0, yaml);
+        }
+    }
+
+    #[test]
+    fn a_map_in_place_of_a_secret_text_is_masked_with_its_names() {
+        for yaml in [
+            "password: {hunter2}",
+            "password: {hunter2, hunter2}",
+            "password: {{hunter2}}",
+            "password: [{hunter2: x}]",
+            "password: {*hunter2 : x}",
+            "sinks: { s: { tls: { password: {hunter2} } } }",
+        ] {
+            let (lines, problems) = quoted(yaml);
+            let shown = crate::Problems(problems).render(false);
+            assert!(!lines.contains("hunter2"), "{yaml}: {lines}");
+            assert!(!shown.contains("hunter2"), "{yaml}: {shown}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_with_many_secrets_is_masked_at_once() {
+        let file = Source::new("a.json", "x".repeat(1 << 20), 0);
+        let secrets = (0..1 << 17).map(|secret| 8 * secret..8 * secret + 1);
+        file.note_secrets(secrets.collect());
+        let start = Instant::now();
+        let shown = line(&file, 1).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let hidden = shown.iter().filter(|c| **c == '*').count();
+        assert_eq!((shown.len(), hidden), (1 << 20, 1 << 17));
     }
 
     #[test]

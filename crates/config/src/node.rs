@@ -217,14 +217,26 @@ impl Node {
     pub fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".to_owned(),
+            Value::Text(_) if self.is_secret() => "a text that is not shown".to_owned(),
+            Value::Bool(_) | Value::Integer(_) | Value::Float(_) if self.is_secret() => {
+                self.kind().to_owned()
+            }
             Value::Bool(value) => format!("`{value}`"),
             Value::Integer(value) => format!("the number {value}"),
             Value::Float(value) => format!("the number {value}"),
-            Value::Text(text) if text.secret => "a text that is not shown".to_owned(),
             Value::Text(text) => format!("the text {}", words::quote(&text.text)),
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a map".to_owned(),
             Value::Invalid => "something that cannot be read".to_owned(),
+        }
+    }
+
+    /// Whether the value is a scalar that must not be shown.
+    pub(crate) fn is_secret(&self) -> bool {
+        match &self.value {
+            Value::List(_) | Value::Map(_) => false,
+            Value::Text(text) if text.secret => true,
+            _ => self.place.is_secret(),
         }
     }
 

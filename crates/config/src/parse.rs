@@ -19,7 +19,8 @@ use crate::place::{Place, Source};
 use crate::problem::Problem;
 use crate::scalar;
 use crate::secret::HIDDEN;
-use crate::secret_names::is_secret_name;
+use crate::secret_names::{SECRET_BLOCK, is_secret_name};
+use crate::sections::is_section;
 use crate::syntax::{DEPTH_MAX, broken, place_of};
 
 /// The maximum number of bytes that one file may have after its aliases are expanded.
@@ -77,6 +78,8 @@ struct OpenCollection {
     depth: usize,
     /// Whether it is the value of a secret option, or a part of it.
     is_secret: bool,
+    /// Whether the names in it are secret, too: only a text was meant, such as `{text}` without quotes.
+    hides_names: bool,
     kind: Kind,
 }
 
@@ -88,6 +91,19 @@ enum Kind {
         key: Option<Option<Key>>,
         merged: Vec<Node>,
     },
+}
+
+impl Kind {
+    /// The name of the next value of a map.
+    fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Map {
+                key: Some(Some(key)),
+                ..
+            } => Some(key),
+            _ => None,
+        }
+    }
 }
 
 /// A complete node that has an anchor.
@@ -122,6 +138,7 @@ impl Builder<'_> {
         let place = place_of(self.source, span);
         let before = self.event.end;
         self.event = before..span.end.byte_offset().unwrap_or(before);
+        let is_secret = self.is_secret(&event);
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
@@ -138,9 +155,9 @@ impl Builder<'_> {
                 let tag = tag.as_deref().map(|tag| (tag, span.tag_span()));
                 let mut value = match self.wants_name() {
                     true => Value::Text(Text::new(text.as_ref())),
-                    false => self.scalar(&text, style, tag),
+                    false => self.scalar(&text, style, tag, is_secret),
                 };
-                if self.is_secret() {
+                if is_secret {
                     if !is_reference(&text) {
                         self.hide_value();
                     }
@@ -152,22 +169,22 @@ impl Builder<'_> {
                 self.finish(Node { value, place }, anchor, 1)
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.refuse_tag(tag.as_deref(), "seq", span);
-                self.begin(place, anchor, Kind::List(Vec::new()))
+                self.refuse_tag(tag.as_deref(), "seq", span, is_secret);
+                self.begin(place, anchor, Kind::List(Vec::new()), is_secret)
             }
             Event::MappingStart(_, anchor, tag) => {
-                self.refuse_tag(tag.as_deref(), "map", span);
+                self.refuse_tag(tag.as_deref(), "map", span, is_secret);
                 let kind = Kind::Map {
                     map: Map::default(),
                     key: None,
                     merged: Vec::new(),
                 };
-                self.begin(place, anchor, kind)
+                self.begin(place, anchor, kind, is_secret)
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(&place),
-            Event::Alias(id) => self.alias(id, place),
+            Event::Alias(id) => self.alias(id, place, is_secret),
             Event::UnresolvedAlias(name) => {
-                let name = match self.is_secret() {
+                let name = match is_secret {
                     true => HIDDEN.into(),
                     false => name,
                 };
@@ -179,7 +196,7 @@ impl Builder<'_> {
                     "a text that begins with `*` must be in quotes: \"*{name}\""
                 ));
                 self.problems.push(problem);
-                if self.is_secret() {
+                if is_secret {
                     self.hide_value();
                 }
                 let value = Value::Invalid;
@@ -196,12 +213,40 @@ impl Builder<'_> {
         matches!(kind, Some(Kind::Map { key: None, .. }))
     }
 
-    /// Whether the next node is the value of a secret option, or a part of it. The names in a secret map are not secret.
-    fn is_secret(&self) -> bool {
-        self.open.last().is_some_and(|open| match &open.kind {
-            Kind::Map { key: None, .. } => false,
-            kind => open.is_secret || secret_key(kind).is_some(),
-        })
+    /// Whether the node that begins with this event is the value of a secret option, or a part of it.
+    fn is_secret(&self, event: &Event<'_>) -> bool {
+        let Some(open) = self.open.last() else {
+            return false;
+        };
+        if self.wants_name() {
+            return open.hides_names;
+        }
+        let is_map = match event {
+            Event::MappingStart(..) => true,
+            Event::Alias(id) => {
+                let anchored = self.anchors.get(id);
+                anchored.is_some_and(|anchored| matches!(anchored.node.value, Value::Map(_)))
+            }
+            _ => false,
+        };
+        open.is_secret || self.secret_key(self.open.len() - 1, is_map).is_some()
+    }
+
+    /// The name of the next value of an open list or map, if it is the name of a secret. `level` is the index of the list or map.
+    ///
+    /// The user chose the names of nodes, of `tls` blocks and of `x-...`, so a map is not secret because it has such a name.
+    fn secret_key(&self, level: usize, is_map: bool) -> Option<&Key> {
+        let key = self.open.get(level)?.kind.key()?;
+        let is_chosen = match self.open.get(..level).and_then(<[_]>::split_last) {
+            // Sections are at the top level, or in a map that is merged into it.
+            Some((around, above)) => {
+                let is_merged = |open: &OpenCollection| open.kind.key().is_some_and(is_merge);
+                let section = around.kind.key();
+                section.is_some_and(|key| is_section(&key.text)) && above.iter().all(is_merged)
+            }
+            None => key.text.starts_with("x-"),
+        };
+        (is_secret_name(&key.text) && !(is_map && is_chosen)).then_some(key)
     }
 
     /// Notes the value that ends here as a secret, with its tag and its anchor. Either may be a text that should have been in quotes.
@@ -215,7 +260,17 @@ impl Builder<'_> {
     /// Notes what may be secret in the rest of a file that could not be parsed.
     fn hide_rest(&mut self) {
         let text = self.source.text();
-        let key = self.open.iter().find_map(|open| secret_key(&open.kind));
+        let key = (0..self.open.len()).find_map(|level| {
+            let is_map = match self.open.get(level + 1) {
+                Some(inner) => matches!(inner.kind, Kind::Map { .. }),
+                None => {
+                    let rest = text.get(self.event.end..).unwrap_or_default();
+                    let value = rest.trim_start_matches(|c: char| c == ':' || c.is_whitespace());
+                    value.starts_with('{')
+                }
+            };
+            self.secret_key(level, is_map)
+        });
         let rest = match key {
             Some(Key { place, .. }) => {
                 let end = place.column.saturating_add(place.length);
@@ -232,6 +287,7 @@ impl Builder<'_> {
         text: &str,
         style: ScalarStyle,
         tag: Option<(&Tag, Option<Span>)>,
+        is_secret: bool,
     ) -> Value {
         let Some((tag, span)) = tag else {
             return match style {
@@ -254,19 +310,19 @@ impl Builder<'_> {
         {
             return scalar::plain(text);
         }
-        self.unknown_tag(span);
+        self.unknown_tag(span, is_secret);
         Value::Invalid
     }
 
-    fn refuse_tag(&mut self, tag: Option<&Tag>, allowed: &str, span: &Span) {
+    fn refuse_tag(&mut self, tag: Option<&Tag>, allowed: &str, span: &Span, is_secret: bool) {
         if tag.is_some_and(|tag| !tag.is_yaml_core_schema_tag(allowed)) {
-            self.unknown_tag(span.tag_span());
+            self.unknown_tag(span.tag_span(), is_secret);
         }
     }
 
-    fn unknown_tag(&mut self, span: Option<Span>) {
+    fn unknown_tag(&mut self, span: Option<Span>, is_secret: bool) {
         let place = place_of(self.source, &span.unwrap_or_default());
-        let written = match self.is_secret() {
+        let written = match is_secret {
             true => HIDDEN,
             false => place.slice().unwrap_or("!"),
         };
@@ -276,15 +332,19 @@ impl Builder<'_> {
         self.problems.push(problem);
     }
 
-    fn begin(&mut self, place: Place, anchor: usize, kind: Kind) -> Step {
+    fn begin(&mut self, place: Place, anchor: usize, kind: Kind, is_secret: bool) -> Step {
         self.check_depth(1, &place)?;
         self.charge(NODE_WEIGHT, &place)?;
-        let is_secret = self.is_secret();
+        let is_map = matches!(kind, Kind::Map { .. });
+        let key = self.secret_key(self.open.len().saturating_sub(1), is_map);
+        let hides_names = self.open.last().is_some_and(|open| open.hides_names)
+            || key.is_some_and(|key| !key.text.eq_ignore_ascii_case(SECRET_BLOCK));
         self.open.push(OpenCollection {
             place,
             anchor,
             depth: 1,
             is_secret,
+            hides_names,
             kind,
         });
         Ok(())
@@ -307,7 +367,7 @@ impl Builder<'_> {
         self.finish(Node { value, place }, open.anchor, open.depth)
     }
 
-    fn alias(&mut self, id: usize, place: Place) -> Step {
+    fn alias(&mut self, id: usize, place: Place, is_secret: bool) -> Step {
         let Some(anchored) = self.anchors.get(&id).cloned() else {
             let problem = Problem::new(&place, "this alias is inside the node that it refers to");
             return Err(Box::new(problem));
@@ -320,7 +380,7 @@ impl Builder<'_> {
         } = anchored;
         self.check_depth(depth, &place)?;
         self.charge(weight, &place)?;
-        if self.is_secret() {
+        if is_secret {
             self.hide_value();
             let start = self.source.offset(node.place.line, node.place.column);
             self.secrets.extend(start.map(|start| start..end));
@@ -370,7 +430,7 @@ impl Builder<'_> {
                 None => *key = Some(key_of(node, self.problems)),
                 Some(None) => {}
                 Some(Some(name)) if is_merge(&name) => merged.push(node),
-                Some(Some(name)) => insert(map, name, node, self.problems),
+                Some(Some(name)) => insert(map, name, node, parent.hides_names, self.problems),
             },
         }
         Ok(())
@@ -424,23 +484,12 @@ fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
     Some(Key { text, place })
 }
 
-/// The name of the next value of a map, if it is the name of a secret.
-fn secret_key(kind: &Kind) -> Option<&Key> {
-    match kind {
-        Kind::Map {
-            key: Some(Some(key)),
-            ..
-        } => Some(key).filter(|key| is_secret_name(&key.text)),
-        _ => None,
-    }
-}
-
 /// The merge key is an unquoted `<<`; a quoted one is an ordinary name.
 fn is_merge(key: &Key) -> bool {
     key.text == "<<" && key.place.slice() == Some("<<")
 }
 
-fn insert(map: &mut Map, key: Key, mut node: Node, problems: &mut Vec<Problem>) {
+fn insert(map: &mut Map, key: Key, mut node: Node, hides_names: bool, problems: &mut Vec<Problem>) {
     // A block and an empty value have no text to point at, so their problems point at their name.
     if node.place.length == 0 {
         node.place = key.place.clone();
@@ -448,7 +497,11 @@ fn insert(map: &mut Map, key: Key, mut node: Node, problems: &mut Vec<Problem>) 
     match map.entry(&key.text) {
         None => map.entries.push((key, node)),
         Some((first, _)) => {
-            let problem = Problem::new(&key.place, format!("`{}` is given twice", key.text))
+            let shown = match hides_names {
+                true => HIDDEN,
+                false => key.text.as_str(),
+            };
+            let problem = Problem::new(&key.place, format!("`{shown}` is given twice"))
                 .also(&first.place, "first given here");
             problems.push(problem);
         }

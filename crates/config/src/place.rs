@@ -55,7 +55,10 @@ impl Source {
     }
 
     /// Notes where secrets are, in bytes. Only the first call counts.
-    pub(crate) fn note_secrets(&self, secrets: Vec<Range<usize>>) {
+    pub(crate) fn note_secrets(&self, mut secrets: Vec<Range<usize>>) {
+        // Every alias of a secret notes the range of the secret again.
+        secrets.sort_unstable_by_key(|secret| (secret.start, secret.end));
+        secrets.dedup();
         let _ = self.secrets.set(secrets);
     }
 
@@ -137,6 +140,16 @@ impl Place {
             length => starts.nth(usize::try_from(length - 1).ok()?)?,
         };
         line.get(start..end)
+    }
+
+    /// Whether the text at this place is a secret or contains one.
+    pub(crate) fn is_secret(&self) -> bool {
+        let Some(start) = self.file.offset(self.line, self.column) else {
+            return false;
+        };
+        let end = start + self.slice().map_or(0, str::len);
+        let mut secrets = self.file.secrets().iter();
+        secrets.any(|secret| secret.start < end && start < secret.end)
     }
 
     /// Returns the part of this place that holds `text`, or the whole place if `text` does not occur in it.

@@ -11,8 +11,8 @@ const SECRET_WORDS: [&str; 7] = [
     "bearer",
 ];
 
-/// The option whose value is a map of user names to passwords. The whole map is masked.
-const SECRET_BLOCK: &str = "users";
+/// The option whose value is a map of user names to passwords. The whole map is masked, except the user names.
+pub(crate) const SECRET_BLOCK: &str = "users";
 
 /// Whether a variable's name suggests that its value is secret.
 pub(crate) fn names_secret(name: &str) -> bool {

@@ -130,6 +130,11 @@ impl Tree {
     }
 }
 
+/// Whether a name stands for a section: a map of nodes or of `tls` blocks, whose names the user chose.
+pub(crate) fn is_section(name: &str) -> bool {
+    name == tls::TLS || Section::of(name).is_some()
+}
+
 /// The error for a duplicate name.
 pub(crate) fn twice(noun: &str, key: &Key, first: &Key) -> Problem {
     Problem::new(

@@ -19,6 +19,7 @@ use crate::names::nearest;
 use crate::node::{Node, Text, Value};
 use crate::place::Place;
 use crate::problem::Problem;
+use crate::secret::HIDDEN;
 use crate::secret_names::names_secret;
 
 /// Substitutes in every scalar of the tree. A scalar with an error becomes invalid.
@@ -169,7 +170,11 @@ impl Writer<'_> {
     }
 
     fn no_substitution(&self, inner: &str) -> Problem {
-        self.problem(inner, format!("`${{{inner}}}` is not a substitution")).help(
+        let shown = match self.place.is_secret() {
+            true => HIDDEN,
+            false => inner,
+        };
+        self.problem(inner, format!("`${{{shown}}}` is not a substitution")).help(
             "the forms are ${NAME}, ${NAME:-default}, ${NAME:?message} and ${file:PATH}; write `$${` for the characters `${`",
         )
     }
@@ -264,6 +269,8 @@ mod tests {
             ),
             ("${PORT-1}", "1+9 `${PORT-1}` is not a substitution"),
             ("${}", "1+3 `${}` is not a substitution"),
+            ("password: 'a${b$c}'", "13+6 `${***}` is not a substitution"),
+            ("token: ${PORT-1}", "8+9 `${***}` is not a substitution"),
             ("x${PORT", "2+6 `${` has no `}`"),
             ("'${A:-${B}}'", "2+9 substitutions cannot be nested"),
             (

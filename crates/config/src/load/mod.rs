@@ -16,7 +16,7 @@ use crate::node::{Key, Map, Node, Value};
 use crate::parse::parse;
 use crate::place::{Place, Source};
 use crate::problem::{Problem, Problems};
-use crate::sections::{Section, Tree, twice};
+use crate::sections::{Tree, is_section, twice};
 use crate::substitute::substitute;
 
 /// The maximum size of a configuration file in bytes.
@@ -236,7 +236,7 @@ fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
     };
     for (key, node) in from.entries {
         // Each node must be in a single file; settings are merged one by one.
-        let noun = match key.text == "tls" || Section::of(&key.text).is_some() {
+        let noun = match is_section(&key.text) {
             true => Some("node"),
             false => None,
         };

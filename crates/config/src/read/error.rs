@@ -116,7 +116,7 @@ impl ReadError {
                 } else {
                     Word::Option
                 };
-                words::unknown(what, word, &at.place, known)
+                words::unknown(what, hide(word, at, HIDDEN), &at.place, known)
             }
             Kind::UnknownChoice { word, known } => {
                 words::unknown(Word::Choice, hide(word, at, HIDDEN), &at.place, known)
@@ -141,9 +141,9 @@ impl ReadError {
 
 /// Returns the message of a type's own check, or `instead` if the value is secret, because the message may repeat the value.
 fn hide<'a>(message: &'a str, at: &Node, instead: &'a str) -> &'a str {
-    match &at.value {
-        Value::Text(text) if text.secret => instead,
-        _ => message,
+    match at.is_secret() {
+        true => instead,
+        false => message,
     }
 }
 
@@ -180,7 +180,11 @@ fn wrong_type(name: &str, wanted: &str, at: &Node) -> Problem {
 }
 
 fn help(wanted: &str, at: &Node) -> Option<String> {
-    let written = at.place.slice().unwrap_or_default();
+    let is_hidden = wanted == SECRET_WANTED || at.is_secret() || at.place.is_secret();
+    let written = match is_hidden {
+        true => "",
+        false => at.place.slice().unwrap_or_default(),
+    };
     let is_text = matches!(wanted, "a string" | "path string" | "a character");
     match &at.value {
         Value::Map(_) if is_text && is_template(written) => {
@@ -190,13 +194,15 @@ fn help(wanted: &str, at: &Node) -> Option<String> {
             "one text is wanted, without brackets; a text that begins with `[` must be in quotes"
                 .to_owned(),
         ),
+        Value::Integer(_) | Value::Float(_) | Value::Bool(_)
+            if is_hidden && (is_text || wanted == SECRET_WANTED) =>
+        {
+            Some("put it in quotes".to_owned())
+        }
         Value::Integer(_) | Value::Float(_) | Value::Bool(_) if is_text => {
             Some(format!("put it in quotes: \"{written}\""))
         }
-        Value::Integer(_) | Value::Float(_) | Value::Bool(_) if wanted == SECRET_WANTED => {
-            Some("put it in quotes".to_owned())
-        }
-        Value::Text(text) if text.secret => None,
+        Value::Text(_) if is_hidden => None,
         Value::Text(text) if wanted == "a boolean" => {
             let is = match text.text.to_ascii_lowercase().as_str() {
                 "yes" | "on" | "y" | "1" | "true" => "true",

@@ -184,9 +184,30 @@ fn a_secret_of_the_wrong_type_is_not_repeated() {
         errors::<Config>("{ path: a, listen: b, nested: { key: 123456 } }"),
         "1:38+6 `key` must be a secret text, found a number (put it in quotes)"
     );
+    assert_eq!(
+        errors::<Config>(
+            "{ path: a, listen: b, labels: { API_KEY: 12345, X-Token: {hunter2}, b: 1 } }"
+        ),
+        "1:42+5 `API_KEY` must be a text, found a number (put it in quotes)\n\
+         1:58+9 `X-Token` must be a text, found a map\n\
+         1:72+1 `b` must be a text, found the number 1 (put it in quotes: \"1\")"
+    );
     let secret = Secret::new("abc");
     assert_eq!(format!("{secret} {secret:?}"), "*** ***");
     assert_eq!(serde_json::to_string(&secret).unwrap(), "\"***\"");
+}
+
+#[test]
+fn the_names_in_a_secret_map_are_not_repeated() {
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "only its errors matter")]
+    struct Outer {
+        token: Nested,
+    }
+    assert_eq!(
+        errors::<Outer>("token: { hunter2: 1 }"),
+        "1:10+7 unknown option `***` (possible here: `key`, `workers`)"
+    );
 }
 
 #[test]
