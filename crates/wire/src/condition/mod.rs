@@ -27,6 +27,7 @@ pub(crate) mod named;
 mod number;
 mod option;
 mod schema;
+mod start;
 mod test;
 
 #[cfg(test)]

@@ -4,21 +4,19 @@
 //! with its length and the wanted name that it equals. To recognize a key that equals the cached one takes one comparison
 //! of 16 bytes, and the CPU speculates ahead to the value. Any other key is compared with all names.
 
+use super::start::{START_BYTES, Start};
 use crate::msgpack::{Reader, skip};
 
 /// The number of pairs, from the start of a map, whose keys are cached.
 const PLACES: usize = 16;
-/// The longest key that is cached, including its MessagePack head.
-const KEY_BYTES: usize = 16;
 /// The index for a key that equals none of the names.
 const UNNAMED: usize = usize::MAX;
 
 /// The last key found at an index of the map.
 #[derive(Clone, Copy, Debug)]
 struct Key {
-    /// The encoded str, and a mask that covers its bytes.
-    bytes: u128,
-    mask: u128,
+    /// The encoded str.
+    start: Start,
     /// The length of the encoded str; 0 if no key is cached.
     size: usize,
     /// The index of the name that the key equals, or [`UNNAMED`].
@@ -26,10 +24,9 @@ struct Key {
 }
 
 impl Key {
-    /// No key. `bytes` has a bit outside `mask`, so no input equals it.
+    /// No key.
     const NONE: Self = Self {
-        bytes: 1,
-        mask: 0,
+        start: Start::NONE,
         size: 0,
         name: UNNAMED,
     };
@@ -37,7 +34,7 @@ impl Key {
     #[inline(always)]
     fn is_at(&self, body: &[u8], at: usize) -> bool {
         let start = body.get(at..).and_then(<[u8]>::first_chunk);
-        start.is_some_and(|start| u128::from_le_bytes(*start) & self.mask == self.bytes)
+        start.is_some_and(|start| self.start.is_start_of(start))
     }
 }
 
@@ -125,13 +122,10 @@ impl Named {
         if let (Some(place), Some(start)) = (
             self.keys.get_mut(index),
             body.get(at..).and_then(<[u8]>::first_chunk),
-        ) && size <= KEY_BYTES
+        ) && size <= START_BYTES
         {
-            let mask = u128::MAX >> (8 * (KEY_BYTES - size));
-            let bytes = u128::from_le_bytes(*start) & mask;
             *place = Key {
-                bytes,
-                mask,
+                start: Start::new(start, size),
                 size,
                 name,
             };

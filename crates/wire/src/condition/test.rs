@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use regex::bytes::Regex;
 
-use super::number::Number;
+use super::{number::Number, start::Start};
 use crate::record::Value;
 
 /// A test of a value that exists.
@@ -27,6 +27,8 @@ pub(super) enum Test {
 pub(super) struct OneOf {
     /// The texts, sorted for a binary search.
     texts: Box<[Box<[u8]>]>,
+    /// The texts of at most 15 bytes, if there are few texts.
+    short: Box<[Start]>,
     numbers: Box<[Number]>,
     bools: [bool; 2],
     nil: bool,
@@ -88,6 +90,12 @@ impl OneOf {
             }
         }
         texts.sort();
+        if texts.len() <= FEW {
+            one_of.short = texts
+                .iter()
+                .filter_map(|text| Start::of_text(text))
+                .collect();
+        }
         (one_of.texts, one_of.numbers) = (texts.into(), numbers.into());
         one_of
     }
@@ -98,6 +106,18 @@ impl OneOf {
             return self.texts.binary_search_by(|one| (**one).cmp(text)).is_ok();
         }
         self.texts.iter().any(|one| **one == *text)
+    }
+
+    /// Whether a value that begins with the head of a text of at most 15 bytes equals one of the texts.
+    #[inline]
+    fn has_short(&self, value: &[u8]) -> bool {
+        if self.texts.len() <= FEW
+            && let Some(start) = value.first_chunk()
+        {
+            return self.short.iter().any(|text| text.is_start_of(start));
+        }
+        let text = Value::Packed(value).text();
+        text.is_some_and(|text| self.has_text(text))
     }
 
     #[inline]
@@ -117,6 +137,7 @@ impl Test {
         };
         match (self, bytes.first()) {
             (Self::Exists, _) => true,
+            (Self::OneOf(constants), Some(0xa0..=0xaf)) => constants.has_short(bytes),
             (Self::OneOf(constants), Some(0xc0)) => constants.nil,
             (Self::OneOf(constants), Some(0xc2)) => constants.bools[0],
             (Self::OneOf(constants), Some(0xc3)) => constants.bools[1],
