@@ -74,7 +74,9 @@ const SHORT_BYTES: usize = 4 << 10;
 /// The largest size that [`to_msgpack`] makes of the text, in bytes.
 #[must_use]
 pub fn packed_bytes_max(text: &[u8]) -> usize {
-    let most = text.len() * GROWTH;
+    // The brackets of the outermost array become a header of up to five bytes, and its last number has no comma: together 2 bytes more.
+    // A single number has no brackets: 3 bytes more.
+    let most = text.len() * GROWTH + 3;
     if text.len() <= SHORT_BYTES {
         return most;
     }

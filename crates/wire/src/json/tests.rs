@@ -58,6 +58,18 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
+#[test]
+fn the_largest_size_covers_long_arrays_of_numbers_that_grow() {
+    for count in [1_usize, 16, 65_535, 65_536, 100_000] {
+        let numbers = vec!["-0"; count].join(",");
+        for text in [format!("[{numbers}]"), "-0 ".to_owned()] {
+            let (_, bytes) = packed(text.as_bytes()).unwrap();
+            let most = packed_bytes_max(text.trim_end().as_bytes());
+            assert!(bytes.len() <= most, "{count}: {} {most}", bytes.len());
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn json_written_by_serde_is_read_exactly(json in any_json(), pretty: bool) {
