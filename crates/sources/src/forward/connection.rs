@@ -20,12 +20,13 @@ use super::{
     acks::Acks,
     end::{End, Last, report},
     frames::{self, Payload},
+    gather::GATHER_BYTES,
     greeting::greet,
     input::{Input, Read},
-    outgoing::Outgoing,
+    outgoing::{Holds, Outgoing},
     service::Service,
 };
-use crate::connection;
+use crate::connection::{self, STASH_BYTES};
 
 /// How long a connection that ends waits for the peer to close its side. If this side closed the socket while bytes are unread,
 /// acks in flight would be discarded.
@@ -220,7 +221,10 @@ impl Intake {
                     self.input.stash.consume(consumed);
                     return self.grow().await;
                 }
-                Step::Frame(frame) => frames::frame(&mut self.out, &frame, input).await?,
+                Step::Frame(frame) => {
+                    self.out.holds = Holds::of(&self.input.stash);
+                    frames::frame(&mut self.out, &frame, input).await?;
+                }
                 Step::Json => self.json(consumed).await?,
                 Step::Heartbeat => {}
                 Step::Stray => self.report_stray(),
@@ -250,7 +254,8 @@ impl Intake {
 
     /// Converts the JSON frame of `length` bytes at the front, and handles it.
     async fn json(&mut self, length: usize) -> Result<(), End> {
-        let (mut long, claim);
+        self.out.holds = Holds::of(&self.input.stash);
+        let mut long;
         let converted: &mut Vec<u8> = match length {
             ..=JSON_BYTES => {
                 self.converted.clear();
@@ -259,11 +264,19 @@ impl Intake {
             _ => {
                 // A connection that waits for memory must not hold any, so the gathered batch is sent first.
                 self.out.flush().await;
-                claim = self.out.service.context.pool.claim(0);
                 let text = self.input.stash.bytes().get(..length).unwrap_or_default();
                 let bytes = packed_bytes_max(text);
-                let holding = self.input.stash.claim().unwrap_or(&claim);
-                long = self.out.memory(bytes, Some(holding)).await?;
+                long = match self.input.stash.claim() {
+                    Some(claim) => self.out.memory(bytes, claim).await?,
+                    None => {
+                        let pool = &self.out.service.context.pool;
+                        // A buffer of the pool has at least 64 KiB, and a reused one may be four times as large as asked.
+                        let claim = pool.claim(5 * bytes.max(STASH_BYTES) + GATHER_BYTES);
+                        let long = claim.reserve(bytes).await;
+                        self.out.holds = Holds::Claimed(claim);
+                        long
+                    }
+                };
                 &mut long
             }
         };
@@ -278,6 +291,7 @@ impl Intake {
             Step::Stray => self.report_stray(),
             _ => {}
         }
+        self.out.holds = Holds::Nothing;
         Ok(())
     }
 

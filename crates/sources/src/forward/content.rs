@@ -43,7 +43,7 @@ impl Content {
         let claimed = size_claimed(codec, input).unwrap_or(input.len() * INFLATE_FACTOR);
         let guess = claimed.clamp(input.len(), input.len() * INFLATE_FACTOR_MAX);
         let room = |bytes: usize| bytes.min(bytes_max) + SPARE_BYTES;
-        let mut output = out.memory(room(guess), Some(claim)).await?;
+        let mut output = out.memory(room(guess), claim).await?;
         let Some(mut inflater) = Inflater::new(codec) else {
             return Err(End::NoMemory);
         };

@@ -152,7 +152,7 @@ async fn own(out: &Outgoing, body: &[u8], claim: &Claim) -> Result<Bytes, End> {
     if body.len() <= YIELD_BYTES {
         return Ok(Bytes::copy_from_slice(body));
     }
-    let mut buffer = out.memory(body.len(), Some(claim)).await?;
+    let mut buffer = out.memory(body.len(), claim).await?;
     buffer.extend_from_slice(body);
     Ok(buffer.freeze())
 }
@@ -231,7 +231,7 @@ async fn sort(
     let mut bad = Bytes::new();
     let mut misfits = 0;
     if encoding == Encoding::Packed && content.check.misfits() > 0 {
-        let mut sifted = out.memory(end, Some(claim)).await?;
+        let mut sifted = out.memory(end, claim).await?;
         let mut misfit = out.service.context.pool.take(end);
         let received = options.received.unwrap_or(out.now);
         let counts = sift(&good, received, &mut sifted, &mut misfit);

@@ -17,10 +17,30 @@ use super::{
     gather::{Chunk, GATHER_BYTES, Gather, OWN_BYTES_MAX},
     service::Service,
 };
-use crate::connection::{STASH_BYTES, patiently};
+use crate::connection::{Stash, patiently};
 
 /// After sending a batch at least this large, the task yields, so that the next hop reads the batch while it is in the cache.
 pub(super) const YIELD_BYTES: usize = 64 << 10;
+
+/// The memory of the pool that a connection holds while it handles a frame.
+pub(super) enum Holds {
+    Nothing,
+    /// The read buffer, which was grown. The connection waits for more memory only for a limited time, because others may wait for
+    /// this buffer.
+    Buffer,
+    /// Memory under a claim that covers everything the frame needs, so the connection can wait for the rest without a limit.
+    Claimed(Claim),
+}
+
+impl Holds {
+    /// The memory that a frame in this read buffer holds before it needs more.
+    pub(super) fn of(stash: &Stash) -> Self {
+        match stash.claim() {
+            Some(_) => Self::Buffer,
+            None => Self::Nothing,
+        }
+    }
+}
 
 /// Sends the batches of one connection.
 pub(super) struct Outgoing {
@@ -36,6 +56,8 @@ pub(super) struct Outgoing {
     tag: Tag,
     /// When the bytes that are being decoded were received.
     pub(super) now: Time,
+    /// The memory that the connection holds for the current frame.
+    pub(super) holds: Holds,
 }
 
 impl Outgoing {
@@ -49,6 +71,7 @@ impl Outgoing {
             acks,
             gather: Gather::default(),
             now: Time::default(),
+            holds: Holds::Nothing,
         }
     }
 
@@ -85,9 +108,12 @@ impl Outgoing {
             return Ok(());
         }
         self.flush().await;
-        // A frame that is longer than the read buffer already holds memory of the pool.
-        let claim = (bytes > STASH_BYTES).then(|| self.service.context.pool.claim(0));
-        let body = self.memory(bytes.max(GATHER_BYTES), claim.as_ref()).await?;
+        let (pool, bytes) = (&self.service.context.pool, bytes.max(GATHER_BYTES));
+        let body = match &self.holds {
+            Holds::Nothing => pool.reserve(bytes).await,
+            Holds::Buffer => self.memory(bytes, &pool.claim(0)).await?,
+            Holds::Claimed(claim) => claim.reserve(bytes).await,
+        };
         self.gather
             .start(self.tag.clone(), encoding, self.now, body);
         Ok(())
@@ -211,16 +237,9 @@ impl Outgoing {
         self.acks.answer(vec![receipt], chunk).await;
     }
 
-    /// A buffer for a frame. `holding`: the claim of a frame that already holds memory. Such a frame waits only for a limited
-    /// time. It fails if, with this buffer taken, other messages could not be completed.
-    pub(super) async fn memory(
-        &self,
-        bytes: usize,
-        holding: Option<&Claim>,
-    ) -> Result<Buffer, End> {
-        let Some(claim) = holding else {
-            return Ok(self.service.context.pool.reserve(bytes).await);
-        };
+    /// Returns a buffer for a frame that already holds memory, beyond what `claim` covers. Waits only for a limited time. Fails if, with
+    /// this buffer taken, other messages could not be completed.
+    pub(super) async fn memory(&self, bytes: usize, claim: &Claim) -> Result<Buffer, End> {
         let buffer = patiently(claim.reserve_more(bytes)).await.flatten();
         buffer.ok_or(End::NoMemory)
     }

@@ -108,6 +108,54 @@ fn a_long_json_frame_counts_as_memory_after_its_conversion() {
 }
 
 #[test]
+fn long_json_frames_that_wait_for_memory_let_each_other_finish() {
+    // Each number becomes a float of nine bytes, so the first frame needs three times its length, and then memory for its batch. The
+    // second frame needs less than the smallest buffer.
+    let numbers = vec!["-0"; 7_000].join(",");
+    let text = "x".repeat(20_000);
+    for (bytes, value) in [
+        (2 << 20, format!("[{numbers}]")),
+        ((2 << 20) - (64 << 10), format!("\"{text}\"")),
+    ] {
+        check_frames_that_wait(Pool::new(bytes), &format!(r#"["t",1,{{"m":{value}}}]"#));
+    }
+}
+
+fn check_frames_that_wait(pool: Pool, frame: &str) {
+    const FRAMES: u32 = 30;
+    let taken = Arc::new(Taken::default());
+    let server = serve_within(pool, &taken, "tcp://127.0.0.1:0", "");
+    taken.set(|state| state.full = true);
+    // Takes nearly all memory for incoming data, so the frames below wait.
+    let mut first = server.connect();
+    let count = (1_300 << 10) / entry(0).len() as u64;
+    write(&mut first, &packed("t", &entries(0..count), None));
+    let give_up = std::time::Instant::now() + PATIENCE;
+    while server.pool.taken_bytes() < 1_200 << 10 {
+        assert!(std::time::Instant::now() < give_up, "{:?}", server.pool);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let connect = |_| {
+        let mut stream = server.connect();
+        write(&mut stream, frame.as_bytes());
+        stream
+    };
+    let _streams: Vec<_> = (0..FRAMES).map(connect).collect();
+    server.wait("connections", u64::from(FRAMES) + 1);
+    std::thread::sleep(Duration::from_millis(300));
+    taken.set(|state| state.full = false);
+    let (mut arrived, give_up) = (0, std::time::Instant::now() + PATIENCE);
+    while arrived < FRAMES + count as u32 {
+        assert!(std::time::Instant::now() < give_up, "{:?}", server.pool);
+        taken.set(|state| {
+            arrived += records(&state.batches);
+            state.batches.clear();
+        });
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn a_bad_message_is_rejected_and_acked_in_order() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");

@@ -165,6 +165,11 @@ fn serve(taken: &Arc<Taken>, options: &str) -> Server {
 }
 
 fn serve_at(taken: &Arc<Taken>, listen: &str, options: &str) -> Server {
+    serve_within(Pool::new(256 << 20), taken, listen, options)
+}
+
+/// A source that uses this memory.
+fn serve_within(pool: Pool, taken: &Arc<Taken>, listen: &str, options: &str) -> Server {
     let text = format!("{{ listen: [\"tcp://127.0.0.1:0\", \"{listen}\"], {options} }}");
     let mut source = Forward::new(&Node::parse("test", &text).unwrap()).unwrap();
     let meters = Meters::default().of("in");
@@ -179,13 +184,12 @@ fn serve_at(taken: &Arc<Taken>, listen: &str, options: &str) -> Server {
         threads: threads.clone(),
         stop,
         once: false,
-        pool: Pool::new(256 << 20),
+        pool: pool.clone(),
         meters: meters.clone(),
         reporter: Reporter::new("in"),
         host: "here".into(),
         directory: "unused".into(),
     };
-    let pool = context.pool.clone();
     source.bind(&context).unwrap();
     let (_, address) = source.server.addresses()[0];
     let (sender, ended) = std::sync::mpsc::sync_channel(1);
