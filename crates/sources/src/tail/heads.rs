@@ -122,6 +122,7 @@ impl Heads {
                 settled: *end,
                 marks: content.iter().map(|one| one.mark).collect(),
                 noticed: Instant::now(),
+                restored: true,
             };
             let tracked = Tracked::new(inode, PathBuf::from(path), Some(previous));
             self.put(id, &tracked);
@@ -218,7 +219,8 @@ impl Heads {
                 let is_older = written.is_some_and(|written| written < previous.noticed);
                 match last_within(&previous.marks, len) {
                     Some(mark) if Mark::read(file, mark.offset)? == Some(mark) => {
-                        let equal = if is_older { end } else { end.min(mark.offset) };
+                        let is_whole = is_older && !previous.restored;
+                        let equal = if is_whole { end } else { end.min(mark.offset) };
                         return Ok(Likeness::CopyUpTo(equal));
                     }
                     Some(_) => {}

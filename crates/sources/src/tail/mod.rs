@@ -4,7 +4,8 @@
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! - `run.rs` finds files and gives each a reader. `scan.rs` scans the directories, `watch.rs` reports changes, `renames.rs`
-//!   recognizes files that were renamed before a scan saw them, `admission.rs` decides which files are read and from where (`begin.rs`), `store.rs` decides when positions are written.
+//!   recognizes files that were renamed before a scan saw them, `admission.rs` decides which files are read and from where
+//!   (`begin.rs`), `store.rs` decides when positions are written.
 //! - `reader.rs` reads the bytes of one file: it opens the file (`open_file.rs`), reads a chunk (`chunk.rs`), cuts it into
 //!   records (`records.rs`, `decoder.rs`) and sends them (`sender.rs`). `position.rs` tracks how far the file was sent and
 //!   settled, and `pace.rs` delays reads so that batches grow. `gzip.rs`, `long_line.rs`, `hole.rs`, `copy.rs` and `done.rs`

@@ -50,7 +50,7 @@ pub(super) struct Reader {
     records: Records,
     /// Whether the file may be a copy of another one.
     appeared: bool,
-    /// Whether `when_done` failed to remove or rename the file. It then stays as it is.
+    /// Whether the file stays as it is although it is done: it is damaged or incomplete, or `when_done` failed.
     stays: bool,
     /// Raised while the file cannot be read.
     failing: Option<Condition>,

@@ -67,8 +67,10 @@ pub(super) struct Previous {
     pub settled: u64,
     /// Marks at ends of batches. At most one if the content was truncated while the source did not run.
     pub marks: Vec<Mark>,
-    /// When the truncation was noticed.
+    /// When this run noticed the truncation; the start of this run if an earlier run has noticed it.
     pub noticed: Instant,
+    /// Whether an earlier run has noticed the truncation. Files that were written until this run began may then be newer.
+    pub restored: bool,
 }
 
 impl From<&Past> for Previous {
@@ -79,6 +81,7 @@ impl From<&Past> for Previous {
             settled: past.offset,
             marks: past.marks().collect(),
             noticed: Instant::now(),
+            restored: false,
         }
     }
 }
@@ -204,6 +207,7 @@ impl FileState {
                 settled: mark.offset,
                 marks,
                 noticed,
+                restored: false,
             });
         }
         self.sent = 0;

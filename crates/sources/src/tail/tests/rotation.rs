@@ -352,20 +352,31 @@ fn an_equal_file_that_is_not_a_copy_is_read_after_a_while() {
 
 #[test]
 fn a_new_file_that_begins_like_a_truncated_one_is_read() {
-    let (place, to) = (Place::new(), Downstream::durable());
-    let path = place.log("a.log");
-    append(&path, "head\n");
-    let running = place.start("*.log", "", &to);
-    until("the first line", || to.lines().len() == 1);
-    append(&path, "one\ntwo\nthree\n");
-    until("all lines", || to.lines().len() == 4);
-    fs::write(&path, "").unwrap();
-    until("the truncation", || running.meter("files_truncated") == 1);
-    // The precision of file times is a clock tick of the kernel.
-    thread::sleep(Duration::from_millis(50));
-    append(&place.log("b.log"), "head\nnew\n");
-    until("the new file", || to.lines().contains(&"new".to_owned()));
-    running.stop();
+    for is_restarted in [false, true] {
+        let (place, to) = (Place::new(), Downstream::durable());
+        let path = place.log("a.log");
+        append(&path, "head\n");
+        let running = place.start("*.log", "", &to);
+        until("the first line", || to.lines().len() == 1);
+        append(&path, "one\ntwo\nthree\n");
+        until("all lines", || to.lines().len() == 4);
+        fs::write(&path, "").unwrap();
+        until("the truncation", || running.meter("files_truncated") == 1);
+        // The precision of file times is a clock tick of the kernel.
+        thread::sleep(Duration::from_millis(50));
+        let is_read = || to.lines().contains(&"new".to_owned());
+        let append_new = || append(&place.log("b.log"), "head\nnew\n");
+        if is_restarted {
+            running.stop();
+            append_new();
+            place.once("*.log", "", &to);
+            assert!(is_read());
+        } else {
+            append_new();
+            until("the new file", is_read);
+            running.stop();
+        }
+    }
 }
 
 #[test]
