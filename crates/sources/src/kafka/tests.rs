@@ -170,12 +170,15 @@ fn fixed_partitions_continue_at_the_offset_of_the_channel_and_not_of_the_group()
     assert_eq!(downstream.repeats(), 0);
 }
 
+/// Options for the two ways to read a topic: as a member of a group, and from fixed partitions.
+const WAYS: [&str; 2] = [
+    r#""topics": ["a"]"#,
+    r#""topics": ["a"], "partitions": "all""#,
+];
+
 #[test]
 fn a_recreated_topic_is_read_from_its_beginning() {
-    for options in [
-        r#""topics": ["a"]"#,
-        r#""topics": ["a"], "partitions": "all""#,
-    ] {
+    for options in WAYS {
         let broker = Broker::default();
         put(&broker, "a", &["1", "2", "3"]);
         let downstream = Downstream::durable();
@@ -194,10 +197,7 @@ fn a_recreated_topic_is_read_from_its_beginning() {
 
 #[test]
 fn an_offset_within_an_open_transaction_is_not_taken_for_one_of_a_recreated_topic() {
-    for options in [
-        r#""topics": ["a"]"#,
-        r#""topics": ["a"], "partitions": "all""#,
-    ] {
+    for options in WAYS {
         let broker = Broker::default();
         put(&broker, "a", &["1", "2", "3"]);
         let downstream = Downstream::durable();
