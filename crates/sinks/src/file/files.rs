@@ -23,6 +23,7 @@ use millstream_pipeline::{
 use millstream_record::Time;
 use millstream_sys::disk::{Disk, File, Open, OutputMode};
 use millstream_wire::compression::Codec;
+use rustix::io::Errno;
 
 use super::{failure::cannot, output::Output, outputs::Outputs, sync::sync_all};
 use crate::directories::{Directories, directory_of};
@@ -196,8 +197,9 @@ impl Files {
         Ok(())
     }
 
-    /// Returns why no file can have this name, or None if a file can have it. Only for names that no output has yet. Only the name
-    /// decides: an operator can remove all other obstacles (permissions, locks, a full disk), so records wait for that.
+    /// Returns why no file can have this name, or None if a file can have it. Only for names of outputs without an open file. The
+    /// answer depends only on the name and on what already exists under it. All other obstacles (permissions, locks, a full disk) make
+    /// records wait until an operator has removed them.
     pub(super) fn misfit(&self, path: &Path) -> Option<String> {
         let why = match self.disk.metadata(path) {
             Ok(found) if found.file => return None,
@@ -216,7 +218,14 @@ impl Files {
     fn dangling(&self, path: &Path) -> Option<&'static str> {
         let above = usize::from(self.handling.replaces_links);
         let is_link = |at: &&Path| self.disk.read_link(at).is_ok();
-        let is_missing = |at: &&Path| self.disk.metadata(at).is_err();
+        // Any other error, such as a missing permission, may end.
+        let is_missing = |at: &&Path| {
+            let error = self.disk.metadata(at).err();
+            error.is_some_and(|error| {
+                error.kind() == io::ErrorKind::NotFound
+                    || error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
+            })
+        };
         path.ancestors()
             .skip(above)
             .take_while(is_missing)
@@ -224,12 +233,17 @@ impl Files {
             .then_some("a symbolic link leads to nothing; remove it, or create its target")
     }
 
-    fn create(&mut self, path: &Path) -> Result<Arc<dyn File>, Failure> {
+    /// Creates the directory of a path.
+    pub(super) fn make_directory(&mut self, path: &Path) -> Result<(), Failure> {
         let directory = directory_of(path);
+        self.directories
+            .make(&*self.disk, directory)
+            .map_err(|error| cannot("create the directory", directory, &error))
+    }
+
+    fn create(&mut self, path: &Path) -> Result<Arc<dyn File>, Failure> {
         for attempt in 0.. {
-            self.directories
-                .make(&*self.disk, directory)
-                .map_err(|error| cannot("create the directory", directory, &error))?;
+            self.make_directory(path)?;
             match self.disk.open(path, Open::Output(self.handling.mode)) {
                 // Another process has removed the directory in the meantime, so the second attempt creates it again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt == 0 => {

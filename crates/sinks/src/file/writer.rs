@@ -110,8 +110,8 @@ impl Writer {
     }
 
     /// Returns why no file can have this path. Returns None if such a file exists or can be created, and if the records do not
-    /// choose the path: then an operator has to make it possible, and the records wait.
-    fn misfit(&self, path: &[u8]) -> Option<String> {
+    /// choose the path: then an operator has to make it possible, and the records wait. Creates the directory if files are renamed.
+    fn misfit(&mut self, path: &[u8]) -> Option<String> {
         if !self.style.templated {
             return None;
         }
@@ -119,10 +119,18 @@ impl Writer {
         // A compressed file is renamed if it was damaged.
         let renames = rules.is_any() || self.holds();
         let file = Path::new(OsStr::from_bytes(path));
-        let longest = renames.then(|| naming::rotated(file, Time::default(), u64::MAX));
-        naming::misfit(path, renames, rules.keep > 0)
-            .or_else(|| self.files.misfit(file))
-            .or_else(|| self.files.misfit(&longest?))
+        let why = naming::misfit(path, renames, rules.keep > 0).or_else(|| self.files.misfit(file));
+        if why.is_some() || !renames {
+            return why;
+        }
+        // Only the file system of the directory knows how long a name may be. A failure is reported when the file is opened.
+        self.files.make_directory(file).ok()?;
+        let longest = naming::rotated(file, Time::default(), u64::MAX);
+        let why = self.files.misfit(&longest)?;
+        Some(format!(
+            "no file can be rotated from {}: {why}",
+            file.display()
+        ))
     }
 
     /// Returns the number of the file for `path` and a batch received at `received`, or why no file can have this path. If this run
@@ -159,6 +167,10 @@ impl Writer {
         path: &[u8],
         failure: Failure,
     ) -> Result<Result<u32, String>, Failure> {
+        // The failure of a sync concerns other files and must end this run.
+        if self.files.sync_failed {
+            return Err(failure);
+        }
         let output = self.files.outputs.get(id);
         if !output.entered && output.chain.is_empty() {
             self.files.remove(id);
