@@ -119,13 +119,13 @@ impl Exact<'_> {
             Err(End::Stopped) => return Ok(true),
             Err(End::Failure(failure)) => return Err(failure),
         }
-        // Gives up only records that the channel has already kept: later ones have not waited, and Kafka may work again when they arrive.
-        // The channel must be asked, because a processor may still be working on the records.
+        // Continues only if the channel has kept a record that is not settled: later ones have not waited, and Kafka may work again when
+        // they arrive. The channel must be asked, because a processor may still be working on the record. After a kill, the channel's
+        // position may have a newer epoch without any new record; `seq` is then the same.
         let done = self.settled.max(inlet.settled());
-        if inlet
-            .bounds()
-            .is_none_or(|bounds| Some(bounds.kept) <= done)
-        {
+        let is_new =
+            |kept: Position| Some(kept) > done && done.is_none_or(|done| done.seq != kept.seq);
+        if !inlet.bounds().is_some_and(|bounds| is_new(bounds.kept)) {
             return Ok(false);
         }
         let mut is_reported = false;
