@@ -26,6 +26,9 @@ const PIECE_BYTES: usize = 1 << 20;
 /// A manifest is due when there are this many outputs.
 const OUTPUTS_MAX: usize = 4096;
 
+/// The most directories that are remembered as refused.
+const REFUSED_MAX: usize = 1024;
+
 /// An open output.
 struct Open<O> {
     place: Place,
@@ -41,6 +44,8 @@ struct Open<O> {
 /// The outputs since the last manifest.
 pub(super) struct Generation<O> {
     open: HashMap<String, Open<O>, foldhash::fast::RandomState>,
+    /// Directories in which no output can be published, and why. At most [`REFUSED_MAX`].
+    refused: HashMap<String, String, foldhash::fast::RandomState>,
     finished: Vec<Named>,
     /// Bytes of the outputs that were finished because they were full.
     full_bytes: u64,
@@ -61,6 +66,7 @@ impl<O> Generation<O> {
     pub(super) fn new() -> Self {
         Self {
             open: HashMap::default(),
+            refused: HashMap::default(),
             finished: Vec::new(),
             full_bytes: 0,
             stem: String::new(),
@@ -103,17 +109,27 @@ impl<O> Generation<O> {
     }
 
     /// Returns why no output of this directory can be published, or None if it can. Asks the store only if an output
-    /// has to begin.
+    /// has to begin, and once in each generation if the store refuses the directory.
     pub(super) async fn misfit<S: Store<Output = O>>(
-        &self,
+        &mut self,
         to: &mut To<'_, S>,
         directory: &str,
     ) -> Result<Option<String>, Failure> {
         if self.open.contains_key(directory) {
             return Ok(None);
         }
+        if let Some(why) = self.refused.get(directory) {
+            return Ok(Some(why.clone()));
+        }
         let place = self.next_place(to, directory);
-        to.store.misfit(&place).await
+        let found = to.store.misfit(&place).await?;
+        if let Some(why) = &found {
+            if self.refused.len() >= REFUSED_MAX {
+                self.refused.clear();
+            }
+            self.refused.insert(directory.to_owned(), why.clone());
+        }
+        Ok(found)
     }
 
     /// The paths of the next output, if it is in this directory.
