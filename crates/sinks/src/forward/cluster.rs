@@ -17,7 +17,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 use super::{
     choice::{Choice, wanted},
-    chunk::Key,
+    chunk::{Chunk, Key},
     endpoint::Common,
     flow::Flow,
     heart::{Hearts, Pulses},
@@ -103,6 +103,11 @@ impl Cluster {
     /// Whether any server is connected.
     pub(super) fn is_up(&self) -> bool {
         self.links.iter().any(|link| link.is_up())
+    }
+
+    /// Whether a server may have received a chunk that waits, because an earlier run has leased the chunk to it.
+    pub(super) fn is_in_doubt(&self, chunk: &Chunk) -> bool {
+        self.lessor.holder(chunk).is_some()
     }
 
     /// Gives waiting chunks to servers, and wakes or dismisses standbys.

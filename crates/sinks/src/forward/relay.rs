@@ -347,12 +347,16 @@ impl<'a> Relay<'a> {
     /// Gives up chunks older than `retry.give_up`: sends their records to the rejected port.
     async fn give_up_overdue(&mut self) {
         self.cluster.expire();
+        const IN_DOUBT: &str =
+            "its server, which may have it, did not answer within `retry.give_up`";
         for chunk in self.hub.overdue.take() {
-            let reason = "its server, which may have it, did not answer within `retry.give_up`";
-            self.give_up(chunk, reason).await;
+            self.give_up(chunk, IN_DOUBT).await;
         }
         while let Some(chunk) = self.overdue() {
-            let reason = "no server took it within `retry.give_up`";
+            let reason = match self.cluster.is_in_doubt(&chunk) {
+                true => IN_DOUBT,
+                false => "no server took it within `retry.give_up`",
+            };
             self.give_up(chunk, reason).await;
         }
     }

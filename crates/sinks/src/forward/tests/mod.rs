@@ -100,7 +100,7 @@ fn once_each(received: &[Received]) -> Vec<&Received> {
 }
 
 #[test]
-fn exactly_once_is_promised_only_for_names_with_one_address() {
+fn explain_says_that_exactly_once_needs_names_with_one_address() {
     let options = r#"{"servers": "aggregators:24224", "peer": "millstream"}"#;
     let promise = build(&COMPONENT, options).promise(true);
     assert_eq!(promise.guarantee, Guarantee::ExactlyOnce);
