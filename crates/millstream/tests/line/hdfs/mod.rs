@@ -88,11 +88,14 @@ fn hdfs_dfs_and_avros_reader_read_the_files() {
     let flume = format!(
         "{{ type: hdfs, inputs: [in], url: \"{url}/flume/%Y-%m-%d/{{.host}}\", format: avro_event, headers: flume, {every}"
     );
-    // A file with the name of a directory.
+    // Files with the name of a directory. The name node answers a superuser and `guest`, whose access is checked, differently.
     let other = directory.join("other");
     fs::write(&other, "other\n").unwrap();
-    cluster.shell(&["-mkdir", "/blocked"]);
-    cluster.shell(&["-put", &other.display().to_string(), "/blocked/web-1"]);
+    cluster.shell(&["-mkdir", "/blocked", "/guest"]);
+    cluster.shell(&["-chmod", "777", "/guest"]);
+    for path in ["/blocked/web-1", "/guest/web-1"] {
+        cluster.shell(&["-put", &other.display().to_string(), path]);
+    }
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\n\
          sources:\n  in: {{ type: syslog, listen: \"tcp://127.0.0.1:{port}\" }}\n\
@@ -101,7 +104,9 @@ fn hdfs_dfs_and_avros_reader_read_the_files() {
          deflate: {flume}, compression: deflate }}\n  \
          zstd: {flume}, compression: zstd }}\n  \
          text: {{ type: hdfs, inputs: [in], url: \"{url}/text\", format: raw, compression: gzip, {every} }}\n  \
-         blocked: {{ type: hdfs, inputs: [in], url: \"{url}/blocked/{{.host}}/%Y\", format: raw, {every} }}\n  \
+         below: {{ type: hdfs, inputs: [in], url: \"{url}/blocked/{{.host}}/%Y\", format: raw, {every} }}\n  \
+         same: {{ type: hdfs, inputs: [in], url: \"{url}/blocked/{{.host}}\", format: raw, {every} }}\n  \
+         guest: {{ type: hdfs, user: guest, inputs: [in], url: \"{url}/guest/{{.host}}/%Y\", format: raw, {every} }}\n  \
          json: {{ type: hdfs, inputs: [in], url: \"{url}/json/{{tag}}\", add: {{}}, {every} }}\n",
         place = directory.display(),
     );
@@ -129,19 +134,20 @@ fn hdfs_dfs_and_avros_reader_read_the_files() {
         "{files:?}"
     );
     assert_eq!(cluster.shell(&["-text", "/text/*.gz"]), "the text\nmore\n");
-    assert_eq!(
-        cluster.shell(&["-cat", "/blocked/web_2/2026/*.txt"]),
-        "more\n"
-    );
     let rejected = files_below(&directory.join("data/rejected"));
-    assert!(
-        rejected.iter().any(|file| {
+    for (sink, published) in [
+        ("below", "/blocked/web_2/2026/*.txt"),
+        ("same", "/blocked/web_2/*.txt"),
+        ("guest", "/guest/web_2/2026/*.txt"),
+    ] {
+        assert_eq!(cluster.shell(&["-cat", published]), "more\n");
+        let is_rejected = |file: &std::path::PathBuf| {
             let name = file.file_name().unwrap().to_string_lossy();
-            name.starts_with("blocked.")
+            name.starts_with(&format!("{sink}."))
                 && String::from_utf8_lossy(&fs::read(file).unwrap()).contains("the text")
-        }),
-        "{rejected:?}"
-    );
+        };
+        assert!(rejected.iter().any(is_rejected), "{sink}: {rejected:?}");
+    }
     let json = cluster.shell(&["-cat", "/json/in/*.json"]);
     let hosts: Vec<String> = json
         .lines()
