@@ -22,6 +22,9 @@ print(*(f"--test={name}" for name in names if name not in ("faults", "line")))')
 	return "$failed"
 }
 output=$(mktemp -d)
+trap 'rm -rf "$output"' EXIT
+# Background jobs ignore Ctrl-C, so the whole process group is ended: the jobs, the programs that they started, and the callers.
+trap 'trap - TERM; kill 0' INT TERM
 others >"$output/others" 2>&1 &
 others=$!
 tests --test=faults >"$output/faults" 2>&1 &
@@ -32,5 +35,4 @@ wait "$faults" || failed=1
 cat "$output/faults"
 wait "$others" || failed=1
 cat "$output/others"
-rm -r "$output"
 exit "$failed"
