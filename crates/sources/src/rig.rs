@@ -440,9 +440,9 @@ pub(crate) fn connect(socket: &Path) -> UnixStream {
     stream.unwrap()
 }
 
-/// Waits until `holds` returns true. Panics after 20 seconds.
+/// Waits until `holds` returns true. Panics after 40 seconds.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up = Instant::now() + Duration::from_secs(20);
+    let give_up = Instant::now() + Duration::from_secs(40);
     while !holds() {
         assert!(Instant::now() < give_up, "timed out waiting for: {what}");
         thread::sleep(Duration::from_millis(2));

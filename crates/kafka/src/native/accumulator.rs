@@ -59,8 +59,8 @@ pub(super) struct Accumulator {
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
     /// Topics with known partitions are never removed, because the sequence numbers of a partition must not restart; nor are
-    /// partitions. There are at most as many of them as the cluster has topics. A topic that does not exist is evicted with its records; otherwise, topic names that
-    /// peers send could fill the memory.
+    /// partitions. There are at most as many of them as the cluster has topics. A topic that does not exist is evicted with its records;
+    /// otherwise, topic names that peers send could fill the memory.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
     /// The indexes of evicted topics, for reuse.

@@ -2,7 +2,8 @@
 //!
 //! A peer must complete the head of a request within [`STEP_MAX`], and read some bytes of the answer in every [`STEP_MAX`]; it may be
 //! idle between requests for [`IDLE_MAX`]. When the number of connections of an address is at its limit, a new connection evicts the
-//! connection that has made no progress for the longest time. So peers that send half a head or never read cannot keep monitoring or an operator out.
+//! connection that has made no progress for the longest time. So peers that send half a head or never read cannot keep monitoring or an
+//! operator out.
 
 use std::{
     collections::BTreeMap,

@@ -116,7 +116,8 @@ pub fn whole_bytes(codec: Codec, input: &[u8]) -> usize {
     inflater.whole
 }
 
-/// Whether a file whose last bytes are `tail` ends with a complete member or frame. `None` if no complete one begins in `tail`.
+/// Whether a file whose last bytes are `tail` ends with a complete member or frame. `None` if no complete one begins in `tail`, or
+/// if other bytes follow it.
 pub fn ends_whole(codec: Codec, tail: &[u8]) -> Option<bool> {
     let magic: &[u8] = match codec {
         // The third byte is the only compression method (deflate).
