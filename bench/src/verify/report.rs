@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::read::CorruptLine;
 use crate::units::bytes_text;
 
-/// The most missing ranges that are listed per flow. `missing_ranges` counts all of them.
+/// The maximum number of missing ranges that are listed for each flow. `missing_ranges` counts all of them.
 const RANGES_MAX: usize = 1000;
-/// The most missing ranges that the table lists.
+/// The maximum number of missing ranges in the table.
 const RANGES_SHOWN: usize = 5;
 
 /// The source of the number of sent records.
@@ -20,7 +20,7 @@ pub enum Basis {
     EndRecord,
     /// The generator's ledger, which has the final number because the end record was acknowledged.
     Ledger,
-    /// The generator's ledger, without a final number: the acknowledged records must have arrived.
+    /// The generator's ledger, which has no final number, so only acknowledged records are expected to have arrived.
     Acknowledged,
     /// The option `--sent`.
     Given,

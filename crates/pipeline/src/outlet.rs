@@ -97,8 +97,8 @@ pub struct Edge {
 pub(crate) enum Link {
     /// Keeps the channel open.
     Open(Arc<Feed>),
-    /// An edge for the records that the chain in front of the channel rejects; it leads back to that channel. It does not keep the channel
-    /// open, and sends nothing once the channel is closed.
+    /// Takes the records that the chain in front of a channel rejects back to the same channel. This edge does not keep the channel open,
+    /// and sends nothing once the channel is closed.
     Back(Weak<Feed>),
 }
 
@@ -215,7 +215,7 @@ impl Outlet {
     }
 
     /// Replaces the destinations. Batches of one flow stay in order, because each is sent only after the previous one was taken. Returns
-    /// the earlier destinations, which exist only until the batches that were sent to them have arrived.
+    /// a weak reference to the earlier destinations. They are freed when the batches that were sent to them have arrived.
     pub(crate) fn rewire(&self, wires: Wires) -> Weak<Wires> {
         Arc::downgrade(&self.0.wires.swap(Arc::new(wires)))
     }
@@ -231,7 +231,8 @@ impl Outlet {
     }
 
     /// Sends one batch. Returns when every consumer has accepted it; the receipt resolves when all consumers are done with it.
-    /// `awaited` means that a peer waits for an ack, so consumers settle once they have processed all batches that are ready.
+    /// `awaited` means that a peer waits for an ack. Then consumers settle as soon as they have processed all batches that are ready,
+    /// instead of once a second.
     pub async fn send(&self, batch: Batch, awaited: bool) -> Receipt {
         self.send_group(vec![batch], awaited).await
     }
@@ -295,8 +296,8 @@ impl Outlet {
         self.until_full_is(false).await;
     }
 
-    /// Waits for `wait`, and then until a downstream channel is full. A source uses this to stop waiting for a receipt while the batch
-    /// waits for space. A channel that is only slow (a sync, a sink) does not count as full.
+    /// Waits for `wait`, and then until a downstream channel is full. A source that waits for a receipt uses this to notice that the batch
+    /// waits for space, which can take very long. A channel that is only slow (a sync, a sink) does not count as full.
     pub async fn is_full_after(&self, wait: Duration) {
         tokio::time::sleep(wait).await;
         self.until_full_is(true).await;
@@ -358,8 +359,8 @@ impl Outlet {
         all.map(|all| all.into_iter().collect())
     }
 
-    /// Returns the offsets up to which the downstream channels have kept one file. If the batches of a source can be divided only at
-    /// certain bytes, the source ends its batches at these offsets.
+    /// Returns the offsets up to which the downstream channels have kept one file. A source whose batches the channels cannot divide
+    /// everywhere ends a batch at each of the returned offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let wires = self.wires();
         let channels = wires.channels();

@@ -1,4 +1,4 @@
-//! The data threads: as many as `threads`, each with its own runtime. A batch stays on the thread that read it.
+//! The data threads. The option `threads` sets their number, and each has its own runtime. A batch stays on the thread that read it.
 
 use std::{
     cell::Cell,
@@ -42,7 +42,7 @@ pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
     .await
 }
 
-/// Runs `work` and counts in `meter`, in microseconds, the time in which it is polled. For a task that never blocks this is its CPU
+/// Runs `work`, and adds the time in which `work` is polled to `meter`, in microseconds. For a task that never blocks this is its CPU
 /// time; for others it includes reads, writes and syncs. A remainder below a microsecond is carried to the next poll.
 pub async fn busy<T>(meter: Meter, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);

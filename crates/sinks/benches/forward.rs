@@ -114,7 +114,7 @@ fn receiver(acks: bool) -> SocketAddr {
 
 fn serve(mut stream: TcpStream, acks: bool) {
     let payload = RECORD_BYTES * RECORDS as usize;
-    // The bytes before a payload, in hexadecimal: 93 (an array of 3), the tag `bench`, and db (str 32) with the length.
+    // Before each payload are an array marker, the tag `bench` with its marker, and the head of a str 32.
     let head = 1 + 6 + 5;
     let mut buffer = vec![0; 1 << 20];
     let (mut held, mut skip) = (Vec::new(), head + payload);

@@ -16,9 +16,9 @@ use millstream_wire::{
 const RECORDS: usize = 1000;
 /// Length of a syslog line with its newline.
 const LINE_BYTES: usize = 300;
-/// Number of laps. The best and the median are printed.
+/// Number of measured rounds. The best and the median are printed.
 const ROUNDS: usize = 60;
-/// Passes over the batch per lap.
+/// Passes over the batch in each round.
 const LAPS: usize = 20;
 
 fn batch(encoding: Encoding, body: Vec<u8>) -> Batch {
@@ -34,7 +34,7 @@ fn batch(encoding: Encoding, body: Vec<u8>) -> Batch {
     }
 }
 
-/// Lines as a load generator writes them, padded with one letter.
+/// Lines as a load generator writes them: the same letter fills each line up to its length.
 fn padded() -> Vec<u8> {
     fill(|_, length| "X".repeat(length))
 }

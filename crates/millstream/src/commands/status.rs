@@ -155,8 +155,7 @@ const HEADS: [&str; 9] = [
 ];
 /// The number of columns that hold text; they come first.
 const TEXTS: usize = 3;
-/// Columns that are left out in a narrow terminal: first those of this list that have no number except 0, then the column TYPE, then the
-/// rest of this list.
+/// Columns that a narrow terminal has no room for. Those with only zeros are left out first, then the column TYPE, then the others.
 const NARROW: [&str; 2] = ["REJECTED", "PENDING"];
 
 /// Meters that are not shown after the table, because they have a column, or tell little more than a meter that has a column.

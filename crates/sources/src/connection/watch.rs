@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::progress::Progress;
 
-/// The idle timeout if none is configured (0).
+/// Stands for an idle timeout of 0, which means that there is none.
 pub(crate) const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The reason why a connection ends, unless the peer ends it.
@@ -34,7 +34,7 @@ pub(crate) enum Quit {
 pub(crate) struct Patience {
     /// The longest time without a byte.
     pub(crate) idle: Duration,
-    /// The time over which progress with a message is measured. Also the timeout for a peer to read some bytes of an answer.
+    /// The time over which progress with a message is measured.
     pub(crate) progress: Duration,
 }
 
@@ -91,8 +91,8 @@ impl Watch {
     }
 
     /// Returns the output of `read`, or why the connection ends before that. `may_wait`: whether the peer may be silent,
-    /// because it waits for an answer. `amid`: if the peer has begun a message, the bytes of memory that this message holds; the
-    /// peer must then make progress with it.
+    /// because it waits for an answer. `amid`: the bytes of memory that the current message holds, or `None` between messages.
+    /// During a message, the peer must make progress.
     pub(crate) async fn until<T>(
         &mut self,
         may_wait: impl Fn() -> bool,

@@ -39,8 +39,8 @@ impl Scan {
 
     /// Returns the number of bytes of `input` up to the end of the value; `None` while the value is incomplete. `input` must
     /// begin at the same byte as in the previous call and must not be shorter. After a call that returned an end, the next
-    /// call starts at offset 0, so the caller must first remove the value from `input`. A number or word at the top level
-    /// ends before the byte that follows it.
+    /// call starts at offset 0, so the caller must first remove the value from `input`. The end of a number or word at the top
+    /// level is known only when another byte follows.
     pub fn end(&mut self, input: &[u8]) -> Option<usize> {
         while let Some(&byte) = input.get(self.at) {
             let at = self.at;
