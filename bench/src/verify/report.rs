@@ -70,7 +70,7 @@ impl FlowReport {
 /// The whole report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether there is no defect except those that `--allow` names.
+    /// Whether `--allow` names all defects that were found, if any.
     pub right: bool,
     /// The defects in words.
     pub wrong: Vec<String>,

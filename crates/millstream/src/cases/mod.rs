@@ -62,8 +62,8 @@ struct Seen {
 }
 
 impl Case {
-    /// The parts of the case that do not fit this graph: ports that the processor does not have, or a start from which no path
-    /// leads to the processor.
+    /// The parts of the case that do not fit this graph: ports that the processor does not have, or a node in `from` from which no
+    /// path leads to the processor.
     pub fn problems(&self, plan: &Plan) -> Vec<Problem> {
         let Some(tested) = find(plan, &self.node) else {
             return Vec::new();
