@@ -1,7 +1,7 @@
 //! `millbench flow`: counts records once a second and prints them as fluent-plugin-flowcounter-simple does.
 //!
-//! It runs as a forward server (all four modes, with acks), or reads lines from a file or from standard input. Without `--save` it
-//! drops all records. So it also serves as the receiver when only a sender is measured.
+//! The command runs as a forward server (all four modes, with acks), or reads lines from a file or from standard input. Without
+//! `--save` it drops all records. A measurement of a sender alone can therefore use this command as the receiver.
 
 use std::{
     fs::File,
@@ -26,7 +26,7 @@ use crate::{
     units,
 };
 
-/// The size of a read buffer in bytes. For a larger message, the buffer of a connection grows.
+/// The initial size of a read buffer in bytes. The buffer of a connection grows if a message is larger.
 const READ: usize = 256 << 10;
 /// The largest message in bytes.
 const MESSAGE_MAX: usize = 256 << 20;
@@ -185,7 +185,8 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Counts a message's records. Appends their texts to `keep`, one per line, and the message's ack to `acks` if it asks for one.
+/// Counts the records of a message. Appends their texts to `keep`, one per line. If the message asks for an ack, appends the ack
+/// to `acks`.
 fn message(bytes: &[u8], mut keep: Option<&mut Vec<u8>>, acks: &mut Vec<u8>) -> io::Result<u64> {
     // nil is a heartbeat.
     if bytes == [0xc0] {

@@ -20,10 +20,10 @@ const PAGE: usize = 4096;
 /// The frames of one connection.
 pub struct Frames {
     buffer: Vec<u8>,
-    /// The offset in `buffer` at which the current frame begins. The address of this byte is the middle of a memory page, because
-    /// on some processors the kernel copies slowly if the source begins at a page boundary and the destination is only a few bytes
-    /// away from a page boundary. The length of a tag shifts the addresses. Servers are compared with this reader, so its speed
-    /// must not depend on them.
+    /// The offset in `buffer` at which the current frame begins. The address of this byte is the middle of a memory page. On some
+    /// processors, the kernel copies slowly if the source begins at a page boundary and the destination begins only a few bytes
+    /// away from one. The length of a tag shifts these addresses. Servers are compared with this reader, so its speed must not
+    /// depend on the addresses.
     begin: usize,
     /// The offset after the last byte that has arrived.
     end: usize,

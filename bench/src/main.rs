@@ -1,7 +1,7 @@
 //! `millbench`: load, verification and measurement for Millstream and similar programs.
 //!
-//! The verifier and the protocol code here share nothing with Millstream's crates, so the same error cannot be in both and stay
-//! hidden. Each command has a module.
+//! The verifier and the protocol code here share no code with Millstream's crates. Otherwise an error in the shared code could
+//! hide a defect of Millstream. Each command has a module.
 
 #![allow(
     clippy::print_stdout,
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let code = if error.use_stderr() { EXIT_USAGE } else { 0 };
-            // Nothing more can be done if even this cannot be printed.
+            // If the message cannot be printed, nothing more can be done.
             let _ = error.print();
             return code.into();
         }

@@ -3,7 +3,7 @@
 //! This code has no recursion, allocates nothing and panics on no input. It distinguishes incomplete input from invalid input. Numbers
 //! and extensions can be skipped but not decoded, and there is no encoder.
 
-/// The bytes are invalid, and more bytes cannot complete them: a value begins with 0xc1, which is not a type.
+/// The bytes are invalid: a value begins with 0xc1, which is not a type. More bytes cannot make them valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -13,9 +13,9 @@ fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     Some(digits.iter().fold(0, |n, &byte| n << 8 | usize::from(byte)))
 }
 
-/// The extent of a value. `end` is the offset at which the value ends; for an array or map, the offset at which its length field ends
-/// and its first element begins. `inside` is the number of values directly in an array or map: its elements, or its keys and values.
-/// It is 0 for other values.
+/// The extent of a value. `end` is the offset at which the value ends. For an array or a map, it is the offset at which the length
+/// field ends and the first element begins. `inside` is the number of values directly in an array or map: its elements, or its keys
+/// and values. It is 0 for other values.
 struct Head {
     end: usize,
     inside: usize,
@@ -32,8 +32,8 @@ fn head(bytes: &[u8], at: usize) -> Result<Option<Head>, Broken> {
             inside: 0,
         }))
     };
-    // The width of the length field in bytes, the number of further bytes that the length does not include (the type of an
-    // extension), and the number of values per counted element (2 in a map).
+    // `width` is the size of the length field in bytes. `extra` is the number of further bytes that the length does not include: 1 for
+    // the type of an extension. `per` is the number of values per counted element: 1 in an array, 2 in a map, 0 for other types.
     let (width, extra, per) = match code {
         0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => return fixed(1),
         0x80..=0x8f => {

@@ -122,8 +122,8 @@ fn write_head(head: &mut [u8], key: Key, record: Record) {
     renumber(head, key, record.number);
 }
 
-/// Patches a record to have another number, which must differ from the old one by a multiple of [`PERIOD`], because the padding
-/// stays. This is the generator's inner loop.
+/// Replaces the number of a record. The new number must differ from the old one by a multiple of [`PERIOD`], because the padding is
+/// not changed. This is the generator's inner loop.
 #[inline]
 pub fn renumber(text: &mut [u8], key: Key, number: u64) {
     let head: &mut [u8; HEAD] = (&mut text[..HEAD])

@@ -224,8 +224,8 @@ pub fn relay(options: &RelayOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Copies the bytes of one direction. Does not use `io::copy`, which would move the bytes inside the kernel: a real relay has them
-/// in its memory.
+/// Copies the bytes of one direction through user memory, as a real relay does. `io::copy` is not used, because it would move the
+/// bytes inside the kernel.
 fn pass(mut from: TcpStream, mut to: TcpStream, size: usize) -> io::Result<()> {
     let mut buffer = vec![0; size];
     loop {

@@ -1,4 +1,4 @@
-//! Thin wrappers around the TLS library, for the generator's connections and for `millbench reader`, with which servers are compared.
+//! Thin wrappers around the TLS library, for the generator's connections and for `millbench reader`. Servers are compared with this reader.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 /// A self-signed certificate and its key.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// The path of the certificate in PEM. It is its own root.
+    /// The path of the certificate in PEM. The certificate is its own root.
     pub cert: PathBuf,
     /// The path of the key in PEM.
     pub key: PathBuf,

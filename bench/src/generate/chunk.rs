@@ -1,10 +1,11 @@
 //! Builds chunks. A chunk is the bytes of one forward message; in mode `message`, for lines and for syslog, it is a sequence of
 //! messages or lines, one per record.
 //!
-//! A flow is a numbered sequence of records, such as those of one connection. The bytes of a chunk follow from (flow, first
-//! number, count) alone. So sent chunks are not stored: to resend one, the generator produces the same bytes again. A buffer is
-//! built from scratch only once. For later chunks of the same shape, times, numbers, checks (hashes) and ids are patched in
-//! place. This takes some 10 ns per record.
+//! A flow is a numbered sequence of records, such as those of one connection. The bytes of a chunk depend only on the settings
+//! of the run, the flow, the kind, the first number and the count. So the generator stores no sent chunks: it resends a chunk
+//! by producing the same bytes again. The buffer is built from scratch for the first chunk, and for each chunk whose count, kind
+//! or padding differs from the chunk before. For all other chunks, only the times, numbers, checks (hashes) and ids are patched
+//! in place. Patching takes some 10 ns per record.
 //!
 //! ```text
 //! packed    93  tag  db len32    ENTRY ...  option        mode gzip: the entries are compressed
@@ -197,7 +198,7 @@ impl Chunk {
         }
     }
 
-    /// Builds a chunk from scratch, which is then patched for later spans.
+    /// Builds a chunk from scratch. `number` and `identify` patch it for later spans.
     fn build(&mut self, span: Span) {
         let mut entry = self.entry();
         self.stride = entry.len();

@@ -1,8 +1,8 @@
 //! The ledger: a durable list of the records that were acknowledged.
 //!
 //! It is an append-only text file. After the ack of a chunk, a flow (the numbered records of one connection) writes a line and
-//! syncs it (fdatasync) before it sends the next chunk. A generator that was killed reads the ledger when it is restarted, and
-//! sends all chunks that are not in it, with the same ids. The verifier reads it to know which records must have arrived.
+//! syncs it (fdatasync) before it sends the next chunk. A restarted generator reads the ledger, and sends all chunks that the
+//! ledger does not list, with the same ids as before. The verifier reads the ledger to find out which records must have arrived.
 //!
 //! ```text
 //! millbench-ledger 1 run=5f3a9c01 flows=2 size=100 chunk=8192 base=1700000000 mode=packed tag=bench
@@ -11,7 +11,7 @@
 //! 0 ended 100000          the end record of flow 0 (its last record, which carries this number) was acknowledged
 //! ```
 //!
-//! If the last line has no newline, the generator or the machine stopped while it was written, so the line is ignored.
+//! A last line without a newline is ignored: the generator or the machine stopped while the line was written.
 
 use std::{
     collections::BTreeMap,

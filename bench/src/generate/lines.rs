@@ -1,9 +1,9 @@
-//! Writes numbered lines to a file or to standard output, in chunks of consecutive lines, from several flows (independently numbered
-//! sequences) in turn.
+//! Writes numbered lines to a file or to standard output. The lines belong to several flows (independently numbered sequences). The
+//! flows take turns, and each writes a chunk of consecutive lines.
 //!
-//! Lines are appended to a file. If its path no longer refers to the open file, for example because logrotate renamed the file, the
-//! next write opens or creates the file at the path, like a daemon that reopens its log after a signal. A line is never split between
-//! two files.
+//! Lines are appended to a file. If the path no longer refers to the open file, for example because logrotate renamed the file, the
+//! next write opens the file at the path, or creates it. A daemon that reopens its log after a signal does the same. A line is never
+//! split between two files.
 
 use std::{
     fs::{File, OpenOptions},

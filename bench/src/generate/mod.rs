@@ -55,7 +55,7 @@ pub struct Summary {
     pub broken: u64,
     /// Acks that belong to no chunk in flight.
     pub strange_acks: u64,
-    /// Flows whose server closed the connection cleanly after the last byte, and so has read everything.
+    /// Flows whose server closed the connection cleanly after the last byte. Such a server has read everything.
     pub drained: usize,
     /// The number of flows.
     pub flows: usize,

@@ -14,11 +14,12 @@ use super::{
 };
 use crate::{Failure, record, units};
 
-/// The most bytes of a chunk. The limit keeps all lengths in a chunk within the protocol's 32-bit fields.
+/// The maximum size of a chunk in bytes. The limit keeps all lengths in a chunk within the protocol's 32-bit fields.
 const CHUNK_BYTES_MAX: u64 = 1 << 30;
 /// The number of chunks per second that a flow sends if `--rate` is given but `--chunk` is not.
 const CHUNKS_PER_SECOND: f64 = 20.0;
-/// The default of `--chunk` if `--rate` is not given: about a megabyte of 122-byte records.
+/// The default of `--chunk` if `--rate` is not given, in records: about a megabyte of 122-byte records. With `--rate`, the
+/// default is at most this.
 const CHUNK_DEFAULT: u32 = 8192;
 
 /// Generates numbered records, at a set rate or as fast as possible.
@@ -161,8 +162,8 @@ impl Options {
                     .into(),
             );
         }
-        // clap's `requires` does not report these options if --forward is missing: it drops the requirement if another target,
-        // such as --file, excludes --forward.
+        // With clap's `requires`, these options would be accepted without --forward: clap ignores a requirement if another
+        // target, such as --file, excludes --forward.
         if self.forward.is_none() && (self.acks || self.ledger.is_some() || self.repeat) {
             return usage("--acks, --ledger and --repeat need --forward".into());
         }

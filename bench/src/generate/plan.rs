@@ -11,7 +11,7 @@ use std::{
 use super::{chunk::Span, ledger::Page};
 use crate::record::Kind;
 
-/// When to stop if the number of records is not given; `None`: never.
+/// The time at which a flow stops if its number of records is not given. `None`: such a flow never stops.
 pub type Deadline = Option<Instant>;
 
 /// Decides the next span of a flow.

@@ -1,9 +1,9 @@
 //! Sends one flow (a numbered sequence of records) over the forward protocol or as syslog. Reconnects until the flow is complete.
 //!
-//! With acks, every chunk of the plan is sent until it is acknowledged, over any number of connections, always with the same bytes and
-//! the same id. If there is a ledger, a record counts as acknowledged only when the ledger on disk contains it. Without acks, a chunk
-//! whose write failed is sent again as a whole. Earlier chunks that the server had not read are lost, as with any sender without acks;
-//! the summary counts the broken connections.
+//! With acks, a chunk that is not acknowledged when its connection ends is sent again on the next connection, until its ack arrives.
+//! Its bytes and its id stay the same. If there is a ledger, a record counts as acknowledged only when the ledger on disk contains
+//! it. Without acks, a chunk whose write failed is sent again as a whole. Earlier chunks that the server had not read when the
+//! connection broke are lost, as with any sender without acks. The summary counts the broken connections.
 
 use std::{
     collections::VecDeque,
@@ -111,7 +111,8 @@ pub struct Manner {
     pub congestion_control: Option<String>,
     /// Whether to wait for acks.
     pub acks: bool,
-    /// The most chunks in flight. At this number, the sender waits for an ack before it sends the next chunk.
+    /// The maximum number of chunks in flight. While this number is in flight, the sender waits for an ack before it sends the next
+    /// chunk.
     pub window: usize,
     /// Timeout of an ack. After it, the connection is closed and all chunks in flight are sent again.
     pub ack_timeout: Duration,
@@ -138,7 +139,8 @@ pub struct Sent {
     pub broken: u64,
     /// Acks that belong to no chunk in flight.
     pub strange_acks: u64,
-    /// Whether the server closed the connection cleanly after the last byte, and so has read everything. Always true with UDP.
+    /// Whether the server closed the connection cleanly after the last byte, which shows that it has read everything. Always true with
+    /// UDP.
     pub drained: bool,
 }
 
@@ -156,7 +158,7 @@ pub struct Sender<'a> {
     pub manner: &'a Manner,
     /// Decides the next records.
     pub plan: Plan,
-    /// The end record, from the time when all data records are planned until the end record is in flight; otherwise `None`.
+    /// The end record. It is set when all data records are planned, and removed when it is in flight. `None` at all other times.
     pub end: Option<Span>,
     /// Holds the flow to its rate.
     pub pace: Pace,
@@ -261,7 +263,8 @@ impl Sender<'_> {
                     sent.records += u64::from(span.count);
                     self.send(link, span, flights, sent)?;
                 }
-                // The end record is sent after all data is acknowledged. If this connection breaks before that, the next one sends it.
+                // The end record is sent after all data is acknowledged. If this connection breaks first, the next connection sends
+                // the end record.
                 Next::End(span) => self.end = Some(span),
                 Next::Nothing => break,
             }
@@ -357,13 +360,14 @@ impl Sender<'_> {
 struct Link {
     socket: Wire,
     buffer: Vec<u8>,
-    /// The length of the ack at the start of `buffer`, which `ack` found; 0 if `consume` has removed it.
+    /// The length of the ack that `ack` has found at the start of `buffer`; 0 after `consume` has removed this ack.
     ack_len: usize,
     /// Whether any ack has arrived.
     acked: bool,
 }
 
-/// The most bytes to buffer while no ack is complete. Acks are small, so a server that sends more is not a forward server.
+/// The maximum number of bytes that are buffered while no ack is complete. Acks are small, so a server that sends more is not a
+/// forward server.
 const ANSWER_MAX: usize = 64 << 10;
 
 impl Link {

@@ -10,12 +10,12 @@ use crate::{Failure, tls::Certificate};
 /// The size of a packed record with a text of 100 bytes.
 const RECORD: u64 = 122;
 
-/// Small, because over loopback the kernel charges part of the sender's work to the receiver's CPU time: the larger the sender's
-/// buffer, the larger that part.
+/// The sender's SO_SNDBUF. It is small, because over loopback the kernel charges a part of the sender's work to the receiver's
+/// CPU time, and this part grows with the buffer.
 const SEND_BUFFER: &str = "128KiB";
-/// Keeps the system's default, as real clients do. A small message takes more than a kilobyte of a send buffer, so 128 KiB hold
-/// about a hundred of them. With 128 KiB, the sender would therefore stall after each hundred messages until the receiver, which
-/// gathers messages, reads again.
+/// 0 keeps the system's default SO_SNDBUF, as real clients do. A small message takes more than a kilobyte of a send buffer, so
+/// 128 KiB hold only about a hundred small messages. The receiver lets messages gather before it reads. With 128 KiB, the sender
+/// would therefore stall after each hundred messages until the receiver reads again.
 const SYSTEM_BUFFER: &str = "0";
 
 /// How a row is measured.
@@ -81,7 +81,7 @@ fn share(least: f64, of: &str) -> Goal {
     Goal::Share(least, of.to_owned(), By::Cpu)
 }
 
-/// Adds rows that receive packed chunks and discard them: by number of connections and threads, with and without acks.
+/// Adds rows that receive packed chunks and discard them, for several numbers of connections and threads, with and without acks.
 fn packed(rows: &mut Rows) {
     for connections in [1, 2, 8] {
         for acks in [false, true] {

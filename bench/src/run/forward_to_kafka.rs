@@ -16,7 +16,8 @@ use super::{
 };
 use crate::Failure;
 
-/// Small, as in `forward_receive`: over loopback, kernel work for the sender is otherwise charged to the receiver's CPU time.
+/// The sender's SO_SNDBUF. It is small, because over loopback the kernel charges a part of the sender's work to the receiver's CPU
+/// time, and this part grows with the buffer.
 const SEND_BUFFER: &str = "128KiB";
 /// The bytes of a record's text.
 const SIZE: &str = "125";

@@ -129,7 +129,7 @@ fn through(
     let mut server = Server::start(bench, config, &settings)?;
     wait(&mut server, "the mount", || is_mount(&mount))?;
     let bytes = fs::metadata(input)?.len();
-    // A first copy, which is not measured, touches the memory and the files that millstream reuses.
+    // The first copy is not measured. It touches the memory and the files that millstream reuses.
     cat(input, &mount.join("warm"))?;
     wait(&mut server, "the first copy", || length(&out) >= bytes)?;
     settle(&server, receiver.as_ref())?;

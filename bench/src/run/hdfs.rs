@@ -35,7 +35,7 @@ impl Cluster {
     pub fn start(work: &Path) -> Result<Self, Failure> {
         let work = work.join("hdfs");
         let conf = work.join("conf");
-        // The jars do not contain the nodes' web pages, and the nodes do not start without directories for them.
+        // The jars do not contain the nodes' web pages. The nodes do not start without directories for these pages.
         fs::create_dir_all(conf.join("webapps/hdfs"))?;
         fs::create_dir_all(conf.join("webapps/datanode"))?;
         let (port, web) = (free_port()?, free_port()?);
@@ -104,8 +104,8 @@ impl Cluster {
         asked.map_or_else(|_| String::new(), |_| answer)
     }
 
-    /// Reads all published Avro files below `path` with Avro's own reader. Writes the bodies of their events to files of a
-    /// directory, one per line, and removes the files in HDFS.
+    /// Reads all published Avro files below `path` with Avro's own reader, and removes `path` from HDFS. Writes the bodies
+    /// of their events to files in a local directory, one per line. Returns this directory.
     pub fn take(&self, path: &str) -> Result<PathBuf, Failure> {
         let (fetched, bodies) = (self.work.join("fetched"), self.work.join("bodies"));
         for directory in [&fetched, &bodies] {

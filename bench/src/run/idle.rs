@@ -28,7 +28,8 @@ const PROCESSORS: &str = include_str!("../../scenarios/idle/processors.yaml");
 const CLIENTS: usize = 300;
 /// How long the silent connections are measured.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The limit of CPU seconds. Some kernels count CPU time only in hundredths of a second, so one hundredth may be chance.
+/// The limit of CPU seconds. Some kernels count CPU time only in hundredths of a second, so a measured hundredth may be a rounding
+/// error.
 const CPU_MAX: f64 = 0.02;
 /// The number of idle files, and how long they are measured.
 const FILE_COUNT: usize = 10_000;
@@ -187,8 +188,8 @@ pub(super) fn acked(address: SocketAddr, messages: usize, pause: Duration) -> Re
     })
 }
 
-/// Like [`acked`], with other times: after each ack, `time` receives the time at which the message was written, and returns the seconds
-/// that count as the latency of the message.
+/// Sends messages like [`acked`], but lets the caller measure the latency. After each ack, calls `time` with the time at which the
+/// message was written. The result, in seconds, counts as the latency of the message.
 pub(super) fn timed(
     address: SocketAddr,
     messages: usize,

@@ -53,7 +53,7 @@ impl Machine {
         }
     }
 
-    /// The model in brackets, to follow the processor's name in the header of a table; empty if it is unknown.
+    /// The model in brackets. In the header of a table it follows the processor's name. Empty if the model is unknown.
     pub fn model_text(&self) -> String {
         match self.model.chars().any(|c| c.is_ascii_digit()) {
             true => format!(" (family/model/stepping {})", self.model),

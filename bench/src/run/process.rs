@@ -14,7 +14,8 @@ use std::{
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 
-/// A process counts as idle while it has used at most this CPU time, in seconds, since it was last busy. Its timers may need that much.
+/// The CPU time in seconds that an idle process may use, for example for timers. A process that has used more since it was last
+/// busy is busy again.
 const NOTHING: f64 = 0.0005;
 
 /// The resource usage of a process.
@@ -30,7 +31,7 @@ pub struct Usage {
     pub faults: u64,
     /// The peak of resident memory since the start, in bytes.
     pub rss_peak: u64,
-    /// Bytes read from files.
+    /// Bytes that read calls have returned (`rchar` in /proc/PID/io). Reads from pipes and terminals are included.
     pub file_bytes_read: u64,
 }
 
@@ -168,8 +169,8 @@ impl Process {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits until the process exits. Returns its status and its usage. The usage is read before the process is reaped, because /proc
-    /// shows it only until then.
+    /// Waits until the process exits. Returns its status and its usage. The usage holds only the CPU time and the page faults; its
+    /// other figures are 0. It is read before the process is reaped, because /proc shows it only until then.
     pub fn finish(mut self) -> io::Result<(ExitStatus, Usage)> {
         let id = WaitId::Pid(Pid::from_child(&self.child));
         waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;

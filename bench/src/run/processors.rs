@@ -15,7 +15,7 @@ use super::{
 };
 use crate::Failure;
 
-/// Records per chunk. The size of a chunk is 50 to 250 kB.
+/// Records per chunk. The size of a chunk is about 160 to 240 kB.
 const RECORDS: u32 = 1000;
 /// The number of senders.
 const CONNECTIONS: usize = 2;

@@ -30,7 +30,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether no run failed. Missed goals do not count as failures.
+    /// Whether all runs succeeded. A missed goal is not a failure.
     pub fn right(&self) -> bool {
         let mut runs = self.rows.iter().flat_map(|row| &row.runs);
         runs.all(|run| run.wrong.is_none())
@@ -109,7 +109,7 @@ impl Report {
 fn line(row: &Row) -> String {
     let mega = |figure: fn(&Run) -> f64| row.median(figure) / 1e6;
     let rate = |figure: fn(&Run) -> u64| row.median(|run| figure(run) as f64 / run.seconds);
-    // Rows that time single messages, or idle connections, have no meaningful rate.
+    // A row that measures the latency of single messages, or that sends no records, has no meaningful rate.
     let idle = |run: &Run| run.latency.is_some() || run.records == 0;
     let rated = |figure: f64, digits: usize| match row.runs.iter().any(idle) {
         true => String::new(),

@@ -86,7 +86,7 @@ pub enum Goal {
     Bytes(f64),
     /// Records per second of wall time.
     Records(f64),
-    /// A share of another row's figure in the same run.
+    /// The figure of this row as a share of another row's figure in the same run.
     Share(f64, String, By),
     /// The records per CPU-second of the slowest variant, as a share of those of the fastest. The differences that noise explains
     /// are not counted (see `Row::variants`).
@@ -222,9 +222,9 @@ impl Row {
 
     /// Returns the figure of each variant with the variant's name, the smallest figure first.
     ///
-    /// The figure is the median of the variant's runs, moved towards the mean of all variants (James and Stein, 1961). It is moved
-    /// further if noise explains a larger share of the differences. Without this correction, the slowest of 64 equal variants would
-    /// measure 20 % below the fastest, only because it was disturbed most.
+    /// The figure is the median of the variant's runs, moved towards the mean of all variants (James and Stein, 1961). The larger
+    /// the share of the differences that noise explains, the further the figure is moved. Without this correction, the slowest of
+    /// 64 equal variants would measure 20 % below the fastest, only because it was disturbed most.
     fn variants(&self, figure: impl Fn(&Run) -> f64) -> Vec<(f64, String)> {
         let mut figures: BTreeMap<Option<&str>, Vec<f64>> = BTreeMap::new();
         for run in &self.runs {

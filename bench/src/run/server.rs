@@ -85,7 +85,8 @@ impl Server {
         })
     }
 
-    /// Sets the time without CPU use after which the server counts as finished, for pipelines that pause until a deadline.
+    /// Sets the time without CPU use after which the server counts as finished. Pipelines that pause until a deadline need a
+    /// longer time than the default.
     pub fn quiet_after(mut self, quiet: Duration) -> Self {
         self.quiet = quiet;
         self
@@ -233,8 +234,8 @@ fn wrong(sent: &Summary) -> Option<String> {
     (sent.drained < sent.flows).then(|| "the server did not close after the last byte".to_owned())
 }
 
-/// Measures millstream under a load. With `warm`, sends the load once before the measurement, so that the memory that millstream
-/// reuses has been touched.
+/// Measures millstream under a load. With `warm`, sends the load once before the measurement, which touches the memory that
+/// millstream reuses.
 pub fn measure(
     server: &mut Server,
     bench: &Bench,

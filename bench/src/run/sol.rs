@@ -29,12 +29,12 @@ const BUFFERS: usize = 4;
 const ONE: &str = include_str!("../../scenarios/sol/one.yaml");
 const TWO: &str = include_str!("../../scenarios/sol/two.yaml");
 const ACKED_BY: &str = include_str!("../../scenarios/sol/acked.yaml");
-/// Messages that are timed, and the pause between them. All of them are sent while the producers run.
+/// The number of messages that are timed, and the pause between them. All of them are sent while the producers run.
 const MESSAGES: usize = 400;
 const PAUSE: Duration = Duration::from_millis(2);
 /// The limits of the mean and the 99th percentile of the times of these messages, in seconds.
 const TIMES: Goal = Goal::Times(50e-6, 300e-6);
-/// The sum of the times from the source of these messages to their consumer, in the metrics of Millstream.
+/// The metric of Millstream that holds the sum of the times from the source of these messages to their consumer.
 const INSIDE_SUM: &str = "millstream_ack_seconds_sum{component=\"timed\"} ";
 
 const BARE: &str = "bare loop, 2 threads";
@@ -67,7 +67,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
                 idle::timed(address, MESSAGES, PAUSE, |_| {
                     let sum = seconds_inside(api)?;
                     let seconds = sum - std::mem::replace(&mut before, sum);
-                    // Otherwise a message without a time would count as a very fast one.
+                    // If the metrics have no time of this message, `seconds` is 0, and the message would count as very fast.
                     let is_timed = seconds > 0.0;
                     is_timed.then_some(seconds).ok_or_else(missing)
                 })
@@ -98,7 +98,8 @@ fn tasks(bench: &Bench, tasks: u64) -> Result<Run, Failure> {
 }
 
 /// Measures messages from a socket while two producers run. These messages pass through the same channel and the same consumers as those
-/// of the producers. `times` gets the address for the messages and that of the API, sends the messages and times them.
+/// of the producers. `times` receives the address for the messages and the address of the API. It sends the messages and measures their
+/// times.
 fn messages(
     bench: &Bench,
     times: impl FnOnce(SocketAddr, SocketAddr) -> Result<Run, Failure>,
@@ -156,7 +157,7 @@ fn bare(bench: &Bench) -> Run {
     }
 }
 
-/// A thread of the bare loop: a producer and a consumer.
+/// A thread of the bare loop. It is a producer and a consumer at the same time.
 struct Bare {
     /// The consumers of both threads.
     consumers: [SyncSender<Vec<u8>>; 2],

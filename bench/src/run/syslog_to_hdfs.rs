@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{Failure, verify};
 
-/// Small, as in `forward_receive`: over loopback, kernel work for the sender is otherwise charged to the receiver's CPU time.
+/// The sender's SO_SNDBUF. It is small, because over loopback the kernel charges a part of the sender's work to the receiver's CPU
+/// time, and this part grows with the buffer.
 const SEND_BUFFER: &str = "128KiB";
 /// Options for messages of 300 bytes: a header, a text of `--size` bytes, and a newline.
 const FORM: &[&str] = &["--form", "rfc3164", "--size", "254"];
@@ -21,8 +22,8 @@ const QUIET: Duration = Duration::from_millis(1500);
 const MEMORY: &str = include_str!("../../scenarios/syslog_to_hdfs/memory.yaml");
 const EXACT: &str = include_str!("../../scenarios/syslog_to_hdfs/exact.yaml");
 
-/// A row: its name, its configuration, and the sink's option `headers`, which determines how the events' headers are named: as by
-/// Flume (`flume`), or like Millstream's own fields (`own`).
+/// A row: its name, its configuration, and the value of the sink's option `headers`. With `flume`, the headers of the events have the
+/// names that Flume uses. With `own`, they have the names of Millstream's fields.
 const ROWS: [(&str, &str, &str); 3] = [
     ("flume headers", MEMORY, "flume"),
     ("own headers", MEMORY, "own"),
@@ -59,8 +60,8 @@ fn measure(bench: &Bench, cluster: &Cluster, config: &str, headers: &str) -> Res
         tls: false,
     };
     let mut server = Server::start(bench, config, &settings)?.quiet_after(QUIET);
-    // `true`: a warm-up sends the load once before the measurement. Otherwise the figures would include connecting to HDFS, during
-    // which the memory fills up and the sender has to wait.
+    // `true`: a warm-up sends the load once before the measurement. Without it, the figures would include the time in which
+    // Millstream connects to HDFS. During this time, the memory fills up and the sender has to wait.
     let mut run = server::measure(&mut server, bench, &load, true)?;
     run.wrong = run.wrong.or(server.stop());
     let bodies = cluster.take("/bench")?;

@@ -152,7 +152,7 @@ impl Clients {
         let client = |path: &&'static str| {
             let (path, stop, sender) = (*path, stop.clone(), sender.clone());
             thread::spawn(move || {
-                // The error is not needed: a failed client sends no message, so `silent` counts it.
+                // The error is ignored: a failed client sends no message, so `silent` counts the client as missing.
                 let _ = match path {
                     "/metrics" => scrape(api, &stop, &sender),
                     path => stream(api, path, &stop, &sender),

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 /// Numbers per page: 8 KiB of bits.
 const PAGE: u64 = 1 << 16;
-/// The limit of the numbers in the bitmap, which no run of the generator reaches. It bounds the memory of the page table even if a
-/// record has an absurd number.
+/// Only numbers below this limit are in the bitmap. No run of the generator reaches the limit. It bounds the memory of the page table
+/// if a record has an absurd number.
 pub const SEEN_MAX: u64 = PAGE << 26;
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ pub struct Account {
     pub distinct: u64,
     /// How often a data record arrived again.
     pub duplicated: u64,
-    /// Data records whose first arrival followed a record with a higher number in the same file.
+    /// Data records that first arrived after a record with a higher number in the same file.
     pub reordered: u64,
     /// End records, repeats included.
     pub ends: u64,
@@ -99,7 +99,7 @@ pub struct Account {
     pub contradictions: u64,
     /// The highest number + 1; 0 without data records.
     pub above: u64,
-    /// Numbers beyond the limit of the bitmap.
+    /// Data records whose number is at or above [`SEEN_MAX`].
     pub absurd: u64,
     seen: Seen,
 }

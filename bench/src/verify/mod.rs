@@ -161,7 +161,7 @@ fn verify(options: &Options) -> Result<Report, Failure> {
 
 /// The records that must have arrived, according to a ledger.
 struct Known {
-    /// The total number of the flow's records; `None` unless its end record was acknowledged.
+    /// The total number of the flow's records; `None` if its end record was not acknowledged.
     ends: Option<u64>,
     /// Every number below this one was acknowledged.
     floor: u64,

@@ -22,10 +22,10 @@ use crate::record::{self, FlowId, Kind, MAGIC};
 
 /// The bytes of one read. The buffer grows for a longer line, up to [`LINE_MAX`].
 const READ: usize = 1 << 20;
-/// The limit of a line in bytes; a longer line is an error. No line with a record is longer, even if JSON escapes each byte of the
-/// longest record as six bytes.
+/// The maximum length of a line in bytes. A longer line is an error. Every line with a record is shorter, even if JSON escapes
+/// each byte of the longest record as six bytes.
 const LINE_MAX: usize = 8 * record::TEXT_MAX;
-/// The most corrupt lines that are listed.
+/// The maximum number of corrupt lines that are listed.
 const NAMED_MAX: usize = 10;
 /// The bytes of a corrupt line that are shown.
 const SHOWN: usize = 100;

@@ -18,9 +18,9 @@ const RANGES_SHOWN: usize = 5;
 pub enum Basis {
     /// The flow's end record arrived.
     EndRecord,
-    /// The generator's ledger, which has the final number because the end record was acknowledged.
+    /// The generator's ledger. The end record was acknowledged, so the ledger has the final number.
     Ledger,
-    /// The generator's ledger, which has no final number, so only acknowledged records are expected to have arrived.
+    /// The generator's ledger. The end record was not acknowledged, so only the acknowledged records are expected to have arrived.
     Acknowledged,
     /// The option `--sent`.
     Given,
@@ -45,7 +45,7 @@ pub struct FlowReport {
     pub lost: u64,
     /// How often a data record arrived again.
     pub duplicated: u64,
-    /// Records whose first arrival followed a record with a higher number in the same file.
+    /// Records that first arrived after a record with a higher number in the same file.
     pub reordered: u64,
     /// Numbers that were never sent, and end records that contradict each other.
     pub impossible: u64,
@@ -70,7 +70,7 @@ impl FlowReport {
 /// The whole report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether `--allow` names all defects that were found, if any.
+    /// Whether there are no defects, or only defects that `--allow` names.
     pub right: bool,
     /// The defects in words.
     pub wrong: Vec<String>,

@@ -63,7 +63,7 @@ impl Environment {
         self.variables.keys().map(String::as_str)
     }
 
-    /// Reads a file and removes a final line end. If the credentials directory has a file at `path`, reads that one; otherwise `path` is
+    /// Reads a file and removes a final line end. Reads `path` in the credentials directory if that file exists, and otherwise `path`
     /// relative to `directory`. The error names the file and the reason.
     pub(crate) fn file(&self, path: &str, directory: &Path) -> Result<String, String> {
         let credential = self.credentials.as_ref().map(|dir| dir.join(path));

@@ -1,5 +1,5 @@
-//! The canonical text of a node's options: equal for equal configurations, without places (file, line and column), comments and
-//! secrets.
+//! The canonical text of a node's options. Equal options have equal texts, because the text contains no places (file, line and column), no
+//! comments and no secrets.
 
 use std::fmt::Write;
 
@@ -8,8 +8,8 @@ use crate::secret::HIDDEN;
 use crate::secret_names::is_secret_name;
 
 impl Node {
-    /// Appends the value as a text. Equal values give equal texts, regardless of their file and the order of names. A secret is
-    /// written as `***`, so that a hash of the text reveals nothing about it.
+    /// Appends the value as a text. Equal values give equal texts, regardless of the file in which they are written and the order of names.
+    /// A secret is written as `***`, so that a hash of the text reveals nothing about it.
     pub fn canonical(&self, out: &mut String) {
         // Writing to a `String` cannot fail.
         let _ = match &self.value {

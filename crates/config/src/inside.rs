@@ -8,12 +8,13 @@ use std::{ops::Range, sync::Arc};
 
 use crate::place::{Place, Source};
 
-/// The maximum number of characters after a `${...}` that are searched for in the value, to find where the substituted text ends.
+/// To find where a substituted text ends in the value, the characters that follow its `${...}` in the file are searched for in the value.
+/// This is the maximum number of these characters.
 const ANCHOR: usize = 12;
 
 impl Place {
-    /// Returns the place of the bytes `part` of `value`, which is the value of the scalar at this place. If the part has several lines,
-    /// the place covers only the first one. The place of a substituted text is that of its `${...}`.
+    /// Returns the place of the bytes `part` of `value`, which is the value of the scalar at this place. If the part has several lines, the
+    /// place covers only the first one. A substituted text has the place of its `${...}`.
     #[must_use]
     pub fn inside(&self, value: &str, part: Range<usize>) -> Self {
         let Some(mut walk) = Walk::new(self, value) else {
@@ -93,7 +94,7 @@ impl<'a> Walk<'a> {
             if !self.step() {
                 break;
             }
-            // The byte is inside an escape or a substitution. Its offset is that at which the escape or substitution begins.
+            // The byte is inside an escape or a substitution, and gets the offset at which the escape or substitution begins.
             if self.of > of {
                 (self.at, self.of) = (at, before);
                 break;
@@ -173,8 +174,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Steps over line breaks and the blanks around them; returns false if there are none. At the same point, the value has as many
-    /// line breaks as the file, or one fewer, or a space in place of a single line break.
+    /// Steps over line breaks and the blanks around them; returns false if there are none. For `n` line breaks in the file, the value has
+    /// `n` or `n - 1` line breaks. For a single line break, it may have a space instead.
     fn step_break(&mut self, rest: &str, value: &str) -> bool {
         let blanks = match self.style {
             Style::Block => 0,
@@ -260,8 +261,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// If `before` ends with a block header (`|`, `>-`, ...) and blank lines, returns the offset of the line after the header. The parser
-/// reports the first text of a block as the place of the block, and blank lines may precede that text.
+/// Returns the offset of the line after a block header (`|`, `>-`, ...), if `before` ends with a header and any number of blank lines. The
+/// blank lines are allowed because the parser reports a block at its first line with text.
 fn block_before(before: &str) -> Option<usize> {
     let (lines, blanks) = before.rsplit_once('\n')?;
     if !blanks.trim().is_empty() {
@@ -280,7 +281,7 @@ fn block_before(before: &str) -> Option<usize> {
         .then_some(lines.len() + behind + 1)
 }
 
-/// The indentation of a block: that of its first line with text, minus the blanks that belong to the value.
+/// The indentation of a block. It is the indentation of the first line with text, minus the blanks that belong to the value.
 fn indent(block: &str, value: &str) -> usize {
     let of = |text: &str| {
         let line = text.lines().find(|line| !line.trim().is_empty());

@@ -1,5 +1,5 @@
-//! The configuration of Millstream: YAML files become a tree in which every value knows its file, line and column, and the tree
-//! becomes Rust types.
+//! The configuration of Millstream: YAML files become a tree in which every value knows its file, line and column. The tree becomes Rust
+//! types.
 //!
 //! Files are parsed (`parse`), variables are substituted (`substitute`), the tree is divided into sections, and each node reads its
 //! own options (`read`). All problems are reported together, each with its file, line and column, and with advice. No file can make this

@@ -13,7 +13,8 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
 }
 
-/// The memory that this process may use, in bytes: that of the machine, or the lowest limit of its cgroups.
+/// The memory that this process may use, in bytes: the memory of the machine, or the lowest limit of the process's cgroups if that is
+/// lower.
 #[must_use]
 pub fn memory_bytes() -> u64 {
     memory_below(Path::new("/"))
@@ -43,8 +44,8 @@ fn total_of(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Returns the lowest limit of the cgroup that a line of /proc/self/cgroup names, and of all its parents; `None` if no limit is set. Such
-/// lines, and the files that hold the limits, are:
+/// Parses a line of /proc/self/cgroup, which names a cgroup. Returns the lowest of the limits of this cgroup and its parents; `None` if no
+/// limit is set. These are examples of lines, with the file that holds the limit:
 ///
 /// ```text
 /// 0::/system.slice/millstream.service      version 2: memory.max

@@ -1,7 +1,8 @@
 //! Masks secrets in the lines that problems quote: each of their characters becomes a `*`.
 //!
-//! The parser notes where the values of secret options are, so a value is masked whatever its form: with spaces, with a tag, over several
-//! lines. A search finds secrets in text that is not a value for the parser: comments, URLs, and the rest of a file with a syntax error.
+//! The parser notes where the values of secret options are. So a value is masked even if it has spaces, a tag or several lines. Some
+//! secrets are not values of secret options: those in comments, in URLs, and in the rest of a file after a syntax error. A search by name
+//! or form finds these.
 
 use std::ops::Range;
 
@@ -33,8 +34,8 @@ pub(crate) fn line(file: &Source, number: u32) -> Option<Vec<char>> {
     Some(shown.collect())
 }
 
-/// The part of a text that may be secret, if the text from `start` on was not parsed: from the end of the first name of a secret on. `None`
-/// if no such name occurs there.
+/// Returns the part of `text` that may be secret if the parser did not parse the text from `start` on. The part begins after the first name
+/// of a secret in the unparsed text, and ends at the end of `text`. `None` if there is no such name.
 pub(crate) fn unparsed(text: &str, start: usize) -> Option<Range<usize>> {
     let name = after_name(text.get(start..)?)?;
     Some(start + name..text.len())
@@ -57,8 +58,8 @@ fn after_name(text: &str) -> Option<usize> {
     }
 }
 
-/// Whether a value only refers to a variable or a file, which reveals nothing. A default value would be in the configuration, and so would
-/// a text that only looks like a substitution.
+/// Whether a value only refers to a variable or a file, and so reveals nothing. False for a substitution with a default value, and for a
+/// text that only looks like a substitution, because their texts may be the secret.
 pub(crate) fn is_reference(text: &str) -> bool {
     let inner = text
         .strip_prefix("${")
@@ -72,7 +73,8 @@ pub(crate) fn is_reference(text: &str) -> bool {
     })
 }
 
-/// The part of a comment to mask. `has_secret`: the line has a secret, so a `#` in it may belong to the secret.
+/// The part of a comment to mask. `has_secret`: the line has a secret. In such a line, a `#` may belong to the secret, so everything from
+/// the `#` on is masked.
 fn comment(line: &str, has_secret: bool) -> Option<Range<usize>> {
     let is_start = |(at, _): &(usize, &str)| {
         let before = line.get(..*at).and_then(|line| line.chars().next_back());

@@ -24,7 +24,7 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-')
 }
 
-/// Words longer than this are not compared: they are rarely typing errors, and the time grows with the square of the length.
+/// Longer words are not compared, because they are rarely typing errors, and the time of a comparison grows with the square of the length.
 const WORD_MAX: usize = 64;
 
 /// Returns the candidate that a misspelt word most likely means; `None` if no candidate is close enough.

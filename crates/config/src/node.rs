@@ -41,7 +41,8 @@ pub enum Value {
 pub struct Text {
     /// The text after substitution.
     pub text: String,
-    /// True for an unquoted text that contains a substitution: the option that reads the text decides whether it is a number.
+    /// True for an unquoted text that contains a substitution. The option that reads such a text decides whether the text is read as a
+    /// number.
     pub typed_by_reader: bool,
     /// Whether the text must not be shown.
     pub secret: bool,
@@ -163,7 +164,7 @@ impl Node {
         matches!(self.value, Value::Invalid)
     }
 
-    /// Removes an entry from a map. The name counts as known from then on, so that it is suggested for a misspelling.
+    /// Removes an entry from a map. From then on the name counts as known, and is suggested for misspelt names.
     pub fn take(&mut self, name: &'static str) -> Option<(Key, Node)> {
         let Value::Map(map) = &mut self.value else {
             return None;

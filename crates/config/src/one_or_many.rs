@@ -72,7 +72,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
         Ok(OneOrMany(elements))
     }
 
-    // Called by deserializers other than that of a node. In their input, the value is always a list.
+    // Called by all deserializers except the one for a node. In the input of these deserializers, the value is always a
+    // list.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, list: D) -> Result<Self::Value, D::Error> {
         Vec::deserialize(list).map(OneOrMany)
     }

@@ -1,8 +1,7 @@
 //! Parses a YAML file into a tree of nodes with their places.
 //!
-//! No text can make the parser panic, nest deeper than [`DEPTH_MAX`], or allocate more than [`WEIGHT_MAX`], not even one whose
-//! aliases expand exponentially.
-//! `scalar.rs` decides the types of scalars, `substitute.rs` replaces `${...}`.
+//! No text can make the parser panic, nest deeper than [`DEPTH_MAX`], or allocate more than [`WEIGHT_MAX`]. This also holds for a text
+//! whose aliases expand exponentially. `scalar.rs` decides the types of scalars, `substitute.rs` replaces `${...}`.
 //!
 //! Anchors, aliases and the merge key `<<` are supported. An alias becomes a copy that keeps the places of the
 //! original.
@@ -23,10 +22,10 @@ use crate::secret_names::{SECRET_BLOCK, is_secret_name};
 use crate::sections::is_section;
 use crate::syntax::{DEPTH_MAX, broken, place_of};
 
-/// The maximum number of bytes that one file may have after its aliases are expanded.
+/// The maximum weight of one file after its aliases are expanded. The weight is the memory in bytes that its nodes take.
 const WEIGHT_MAX: usize = 16 << 20;
 
-/// The weight of a node without its text. A weight is the memory in bytes that counts towards [`WEIGHT_MAX`].
+/// The weight of a node without its text.
 const NODE_WEIGHT: usize = size_of::<(Key, Node)>();
 
 /// Parses one file; `None` if it could not be parsed to its end.
@@ -76,9 +75,10 @@ struct OpenCollection {
     place: Place,
     anchor: usize,
     depth: usize,
-    /// Whether it is the value of a secret option, or a part of it.
+    /// Whether the list or map is the value of a secret option, or a part of such a value.
     is_secret: bool,
-    /// Whether the names in it are secret, too: only a text was meant, such as `{text}` without quotes.
+    /// Whether the names in a map are secret, too. In the value of a secret option other than `users`, they are: a password `{text}`
+    /// without quotes is a map with the name `text`.
     hides_names: bool,
     kind: Kind,
 }
@@ -87,7 +87,8 @@ enum Kind {
     List(Vec<Node>),
     Map {
         map: Map,
-        /// The name of the next value. `None`: a name comes next. `Some(None)`: the name was not a scalar, so the value is ignored.
+        /// The name of the next value. `None`: the next node is a name. `Some(None)`: the name was not a scalar, so the next value is
+        /// ignored.
         key: Option<Option<Key>>,
         merged: Vec<Node>,
     },
@@ -127,7 +128,7 @@ struct Builder<'a> {
     documents: usize,
     /// Where secrets are, in bytes.
     secrets: Vec<Range<usize>>,
-    /// From the end of the previous event to the end of the current one, in bytes.
+    /// The range from the end of the previous event to the end of the current event, in bytes.
     event: Range<usize>,
 }
 
@@ -234,11 +235,12 @@ impl Builder<'_> {
 
     /// The name of the next value of an open list or map, if it is the name of a secret. `level` is the index of the list or map.
     ///
-    /// The user chose the names of nodes, of `tls` blocks and of `x-...`, so a map is not secret because it has such a name.
+    /// The user chooses the names of nodes, of `tls` blocks and of `x-...`. A map under such a name is not secret, even if the name looks
+    /// like that of a secret.
     fn secret_key(&self, level: usize, is_map: bool) -> Option<&Key> {
         let key = self.open.get(level)?.kind.key()?;
         let is_chosen = match self.open.get(..level).and_then(<[_]>::split_last) {
-            // Sections are at the top level, or in a map that is merged into it.
+            // Sections are at the top level, or in a map that is merged into the top level.
             Some((around, above)) => {
                 let is_merged = |open: &OpenCollection| open.kind.key().is_some_and(is_merge);
                 let section = around.kind.key();
@@ -249,7 +251,8 @@ impl Builder<'_> {
         (is_secret_name(&key.text) && !(is_map && is_chosen)).then_some(key)
     }
 
-    /// Notes the value that ends here as a secret, with its tag and its anchor. Either may be a text that should have been in quotes.
+    /// Notes the value that ends here as a secret, with its tag and its anchor. A secret that begins with `!` or `&` and has no quotes is
+    /// parsed as a tag or an anchor.
     fn hide_value(&mut self) {
         let Range { start, end } = self.event;
         let written = self.source.text().get(start..end).unwrap_or_default();
@@ -350,7 +353,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Completes the innermost list or map. If it ends on the line on which it begins, its place is extended to its end.
+    /// Completes the innermost list or map. If the list or map has a single line, its place is extended to its end.
     fn end(&mut self, last: &Place) -> Step {
         let Some(mut open) = self.open.pop() else {
             return Ok(());
@@ -438,7 +441,8 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// Adds the entries that `<<` refers to. The map's own entries take precedence, then those of earlier maps.
+    /// Adds the entries that `<<` refers to. The map's own entries take precedence over all others, and the entries of earlier maps over
+    /// those of later maps.
     fn merge(&mut self, mut map: Map, merged: Vec<Node>) -> Map {
         let mut parts = Vec::new();
         for node in merged {

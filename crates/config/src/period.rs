@@ -79,7 +79,7 @@ impl FromStr for Period {
                 .find(|c: char| !c.is_alphabetic())
                 .unwrap_or(tail.len());
             let (unit, tail) = tail.split_at(letters);
-            // The iterator only advances, so each unit may occur only once, and larger units must come first.
+            // The iterator only advances. So each unit may occur only once, and larger units must precede smaller ones.
             let (_, factor) = units.find(|(name, _)| *name == unit).ok_or_else(wrong)?;
             total = scaled(number, *factor)
                 .and_then(|nanos| total.checked_add(nanos))

@@ -1,7 +1,7 @@
 //! A place in a configuration file: line, column and length, with access to the text of the file.
 //!
-//! Every node, key and problem carries a [`Place`], which shares the text of its file, so a problem can show its line.
-//! Columns and lengths count characters, not bytes.
+//! Every node, key and problem carries a [`Place`]. A place shares the text of its file, so a problem can print the
+//! line. Columns and lengths count characters, not bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub struct Source {
     /// The offset of each line in bytes.
     lines: Vec<usize>,
     order: usize,
-    /// Where secrets are, in bytes, as the parser found them.
+    /// The byte ranges of secrets, which the parser found.
     secrets: OnceLock<Vec<Range<usize>>>,
 }
 
@@ -54,7 +54,7 @@ impl Source {
         self.text.get(start..)?.lines().next()
     }
 
-    /// Notes where secrets are, in bytes. Only the first call counts.
+    /// Notes the byte ranges of secrets. Only the first call has an effect.
     pub(crate) fn note_secrets(&self, mut secrets: Vec<Range<usize>>) {
         // Every alias of a secret notes the range of the secret again.
         secrets.sort_unstable_by_key(|secret| (secret.start, secret.end));
@@ -62,7 +62,7 @@ impl Source {
         let _ = self.secrets.set(secrets);
     }
 
-    /// Where secrets are; nowhere if the file was not parsed.
+    /// The byte ranges of secrets; empty if the file was not parsed.
     pub(crate) fn secrets(&self) -> &[Range<usize>] {
         self.secrets.get().map_or(&[], Vec::as_slice)
     }
@@ -103,12 +103,12 @@ pub struct Place {
     pub line: u32,
     /// The column of the first character, from 1.
     pub column: u32,
-    /// The number of characters on this line; 0 if the value is not written in the file.
+    /// The number of characters on this line; 0 if the value has no text in the file.
     pub length: u32,
 }
 
 impl Place {
-    /// The file as a whole, for problems that no line of it causes (it cannot be read, it is empty).
+    /// The file as a whole. Used for problems that concern no single line: the file cannot be read, or it is empty.
     #[must_use]
     pub fn whole(file: Arc<Source>) -> Self {
         Self {
@@ -168,7 +168,8 @@ impl Place {
         part
     }
 
-    /// Resolves a path that is written at this place: relative to the directory of the configuration file.
+    /// Resolves a path that is written at this place. A relative path is relative to the directory of the configuration
+    /// file.
     #[must_use]
     pub fn resolve(&self, path: impl AsRef<Path>) -> PathBuf {
         let directory = self.file.path.parent().unwrap_or(Path::new(""));

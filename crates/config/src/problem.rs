@@ -40,7 +40,7 @@ pub struct Problem {
     pub also: Vec<(Place, String)>,
     /// Advice for the user: how to solve the problem.
     pub help: Option<String>,
-    /// Whether the value at the place was meant as a secret. If so, it is masked in the printed line.
+    /// Whether the value at the place was meant as a secret. A secret value is masked in the printed line.
     pub is_secret: bool,
 }
 
@@ -149,7 +149,7 @@ impl Problems {
         out
     }
 
-    /// All problems in order of place, without duplicates: a node that an alias repeats reports its problems at each use.
+    /// All problems in order of place, without duplicates. Duplicates arise from aliases: each copy of a node reports the same problems.
     fn shown(&self) -> Vec<&Problem> {
         let mut shown: Vec<&Problem> = self.0.iter().collect();
         shown.sort_by(|a, b| (a.place.rank(), &a.message).cmp(&(b.place.rank(), &b.message)));
@@ -242,7 +242,7 @@ fn show_line(out: &mut String, place: &Place, paint: Paint, is_secret: bool) {
     line(out, &format!("  {margin} | {indent}{caret}"));
 }
 
-/// Replaces control characters, which must not reach the terminal. A tab becomes one column so that the caret fits.
+/// Replaces control characters, which must not reach the terminal. A tab becomes one space, so that the caret stays below its column.
 fn clean_char(c: char) -> char {
     match c {
         '\t' => ' ',

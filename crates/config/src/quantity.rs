@@ -24,7 +24,7 @@ pub(crate) fn scaled(number: &str, factor: u64) -> Option<u64> {
     u64::try_from(total).ok()
 }
 
-/// Checks a number without a unit: 0 is the same in every unit, but any other number is an error, because it could mean two things.
+/// Checks a number without a unit. 0 is the same in every unit. Any other number is an error, because its unit is not clear.
 pub(crate) fn without_unit(number: u64, units: [&str; 2]) -> Result<u64, String> {
     match number {
         0 => Ok(0),

@@ -129,7 +129,7 @@ impl fmt::Display for Size {
         if self.0 == 0 {
             return f.write_str("0");
         }
-        // The unit that leaves the smallest whole number; binary units win a tie.
+        // Chooses the unit that gives the smallest whole number.
         let best = UNITS
             .iter()
             .filter(|(_, factor)| self.0.is_multiple_of(*factor))

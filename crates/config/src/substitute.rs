@@ -1,7 +1,7 @@
 //! Replaces `${NAME}` and similar expressions in the scalars of a parsed tree.
 //!
-//! Substitution follows parsing, so a value cannot change the structure of the file. Names in maps are not substituted.
-//! The type of an unquoted scalar is decided after substitution, by the option that reads the scalar; a quoted scalar
+//! Substitution follows parsing, so a value cannot change the structure of the file. Names in maps are not substituted. If
+//! an unquoted scalar contains an expression, the option that reads the scalar decides the type of the substituted text. A quoted scalar
 //! stays a text. Inserted text is not searched for further expressions.
 //!
 //! ```text

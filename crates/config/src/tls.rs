@@ -1,6 +1,6 @@
 //! The top-level section `tls`, a map of names to blocks. A node that names a block gets a copy of it.
 //!
-//! So a component never sees the name of a block, and a problem in a block is reported at the block.
+//! So a component sees only blocks and never their names. A problem in a block is reported where the block is written.
 
 use crate::names::{check, nearest};
 use crate::node::{Key, Node, Value};
@@ -49,7 +49,8 @@ pub(crate) fn put<'a>(
     }
 }
 
-/// Returns the blocks with their names, and whether the section could be read. If it could not, an unknown name is not an error.
+/// Returns the blocks with their names, and whether the section could be read. If the section could not be read, unknown names are not
+/// reported.
 fn blocks(node: Node, problems: &mut Vec<Problem>) -> (Vec<(Key, Node)>, bool) {
     let map = match node.value {
         Value::Map(map) => map,

@@ -29,7 +29,7 @@ impl Word {
     }
 }
 
-/// Millstream's words, each with the words of other programs for it: Vector, Fluentd, Fluent Bit, Flume, Logstash, rsyslog.
+/// Each entry is a word of Millstream, and the words that other programs use for it: Vector, Fluentd, Fluent Bit, Flume, Logstash, rsyslog.
 ///
 /// A word is suggested only if it is allowed where the unknown word stands. Of several such words, the first is suggested.
 const TRANSLATED: &[(&str, &str)] = &[
@@ -258,8 +258,8 @@ pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Pr
     }
 }
 
-/// Returns the processor that an unknown type stands for, if it was written where processors are not allowed (in another section) and
-/// matches no type that is allowed there.
+/// Returns the processor that an unknown type stands for. `None` if the type is not a processor, if processors are allowed where it is
+/// written (`possible`), or if it matches a type that is allowed there.
 fn processor(what: Word, word: &str, possible: &[&str]) -> Option<&'static str> {
     let is_elsewhere = PROCESSORS.iter().all(|ours| !possible.contains(ours));
     if what != Word::Type

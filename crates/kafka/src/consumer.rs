@@ -15,8 +15,7 @@ pub struct Partition {
 
 /// Reads records from Kafka. It belongs to one thread, which it may block.
 pub trait Consumer: Send {
-    /// Joins the group, and reads those partitions of the topics that the group assigns. `topics` holds names, or patterns
-    /// that begin with `^`.
+    /// Joins the group, and reads the partitions that the group assigns. `topics` holds names, or patterns that begin with `^`.
     fn subscribe(&mut self, topics: &[String]) -> Result<(), Error>;
 
     /// The partitions that exist now in the topics. `topics` holds names or patterns.
@@ -26,21 +25,22 @@ pub trait Consumer: Send {
     /// The identity of the cluster.
     fn cluster(&mut self, timeout: Duration) -> Result<String, Error>;
 
-    /// The offset that the group has committed for each partition; reading continues there. `None` if it has committed none.
+    /// The offset that the group has committed for each partition, at which reading continues. `None` for a partition without a committed
+    /// offset.
     fn committed(
         &mut self,
         partitions: &[Partition],
         timeout: Duration,
     ) -> Result<Vec<Option<u64>>, Error>;
 
-    /// The offset of the first record of a partition, and the offset after the last record that can be read. A reader of committed
-    /// records cannot read beyond the first record of an open transaction.
+    /// The offset of the first record of a partition, and the offset after the last record that can be read. With the isolation level
+    /// `read_committed`, records from the first open transaction on cannot be read.
     fn bounds(&mut self, partition: &Partition, timeout: Duration) -> Result<(u64, u64), Error>;
 
     /// The offset after the last record of a partition, including the records of open transactions.
     fn end(&mut self, partition: &Partition, timeout: Duration) -> Result<u64, Error>;
 
-    /// The offset of the first record at or after a time (milliseconds since 1970). If all records are older, the offset after the
+    /// The offset of the first record at or after a time (milliseconds since 1970). If all records are older, returns the offset after the
     /// last record.
     fn offset_at(
         &mut self,
@@ -72,11 +72,11 @@ pub trait Consumer: Send {
     /// Leaves the group.
     fn close(&mut self);
 
-    /// The last complaint of the client since the previous call, if any; for example, that no broker answers.
+    /// The last complaint of the client since the previous call, for example that no broker answers. `None` if there was no complaint.
     fn complaint(&mut self) -> Option<String>;
 }
 
-/// Whether the caller of [`Consumer::poll`] can take more records.
+/// The answer of the closure `take` in [`Consumer::poll`]: whether the caller can take more records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It can take more.
@@ -92,15 +92,15 @@ pub enum Polled {
     Records,
     /// The group assigns these partitions: [`Consumer::assign`] them.
     Assigned(Vec<Partition>),
-    /// The group revokes these partitions: commit the offsets of the settled records, then [`Consumer::unassign`] the
-    /// partitions. With `lost`, a commit would be rejected.
+    /// The group revokes these partitions: commit the offsets of the settled records, then [`Consumer::unassign`] the partitions. If `lost`
+    /// is true, a broker would reject the commit.
     Revoked {
         /// The partitions.
         partitions: Vec<Partition>,
         /// Whether the partitions already belong to another member.
         lost: bool,
     },
-    /// A partition with this number has no more records for now; the client does not report its topic.
+    /// A partition with this number has no more records for now. The client does not report the topic of the partition.
     End(i32),
 }
 

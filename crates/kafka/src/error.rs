@@ -13,21 +13,24 @@ pub struct Error {
 /// How to handle an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A temporary failure, such as an answer that is late or missing: call again.
+    /// A temporary failure, such as an answer that is late or missing. Call again.
     Again,
     /// The transaction is lost: abort it and begin another one.
     Abort,
     /// The client is unusable: create a new one.
     Fatal,
-    /// Another producer has the same transactional id (or the broker aborted the transaction after `transaction.timeout.ms`).
+    /// Another producer uses the same transactional id. Brokers report the same error after they have aborted a transaction at
+    /// `transaction.timeout.ms`.
     Fenced,
     /// The record, or its batch, is larger than the topic accepts.
     TooLarge,
-    /// The broker refuses because of permissions, a name or a policy, until an operator changes something.
+    /// The broker refuses the request because of permissions, a name or a policy. A retry helps only after an operator has changed
+    /// something.
     Refused,
-    /// The broker will never accept this record, or another record of the same batch, because of its content (no key in a
-    /// compacted topic, a time too far in the future). This record is certainly a bad one if it was alone in its batch, or if
-    /// the broker names the bad records. In the latter case, the other records of the batch get [`Kind::Neighbour`].
+    /// The broker will never accept this record, or another record of the same batch, because of its content (no key in a compacted topic,
+    /// a time too far in the future). If the broker names the bad records, only these get this kind, and the other records of the batch get
+    /// [`Kind::Neighbour`]. If the broker does not name the bad records, all records of the batch get this kind. In that case, a record is
+    /// certainly bad only if it was alone in its batch.
     Suspect,
     /// The record is fine, but the broker rejected the whole batch because of another record.
     Neighbour,

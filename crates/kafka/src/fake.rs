@@ -41,7 +41,7 @@ type OnFault = Box<dyn FnOnce(&Broker) + Send>;
 /// Runs when a producer calls `init`; an error fails the call.
 type OnInit = Box<dyn FnOnce(&Broker) -> Result<(), Error> + Send>;
 
-/// Which values the broker rejects permanently, and whether it names the bad records.
+/// Selects the values that the broker rejects permanently. `named`: the error names the bad records.
 struct Verdict {
     bad: fn(&[u8]) -> bool,
     named: bool,
@@ -71,11 +71,11 @@ struct Cluster {
     /// The broker does not answer: records stay in flight.
     away: bool,
     record_max: Option<usize>,
-    /// How many of the last records of each topic belong to an open transaction.
+    /// The number of records at the end of each topic that belong to an open transaction.
     open: usize,
     /// Errors for the next requests for a topic's record limit.
     limit_faults: Faults,
-    /// Whether requests for committed offsets fail, and how many requests there were.
+    /// Whether requests for committed offsets fail.
     offsets_away: bool,
     offsets_asked: usize,
     producers: Vec<ProducerOptions>,
@@ -141,7 +141,7 @@ impl Broker {
         self.state().on_fault = Some(Box::new(act));
     }
 
-    /// Runs `act` at the next `init` of a producer, before it takes effect. Each call adds an action for one more `init`.
+    /// Runs `act` at the next `init` of a producer, before the `init` takes effect. Each further call adds an action for one more `init`.
     pub fn on_init(&self, act: impl FnOnce(&Broker) -> Result<(), Error> + Send + 'static) {
         self.state().on_inits.push_back(Box::new(act));
     }
@@ -179,7 +179,8 @@ impl Broker {
         self.state().positions.insert(place, text.to_owned());
     }
 
-    /// Sets a position whose transaction is about to be completed: only a stable read waits for it.
+    /// Sets a position whose transaction is not completed yet. A stable read completes the transaction and returns the position. Other
+    /// reads return the previous position.
     pub fn set_unstable_position(&self, group: &str, topic: &str, text: &str) {
         let place = (group.to_owned(), topic.to_owned());
         self.state().unstable.insert(place, text.to_owned());
@@ -236,13 +237,14 @@ struct Writer {
     /// Records in flight, by their numbers.
     waiting: Vec<(usize, Kept)>,
     epoch: u64,
-    /// The most records in a batch.
+    /// The maximum number of records in a batch.
     batch: usize,
     in_transactions: bool,
 }
 
 impl Writer {
-    /// For each record, the error that its value or another value in its batch causes; `None` if the broker accepts the record.
+    /// For each record from `from` on, the error that its value causes, or the error that a bad record in the same batch causes. `None` if
+    /// the broker accepts the record.
     fn judge(&self, verdict: &Verdict, outgoing: &Outgoing, from: usize) -> Vec<Option<Kind>> {
         let records = outgoing.records.get(from..).unwrap_or_default();
         let mut said = Vec::new();

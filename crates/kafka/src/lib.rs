@@ -1,11 +1,11 @@
-//! The one Kafka client: producers with transactions and consumers in groups, behind two small traits.
+//! The Kafka client of all components: producers with transactions, and consumers in groups.
 //!
-//! The sink and the source `kafka` use this client; the traits [`Producer`] and [`Consumer`] hold only what these two need. The
-//! producer is our own (`native`) and builds the broker's format directly from the sink's buffers. The consumer uses librdkafka
-//! (`client`) and needs the feature `librdkafka`. The feature `fake` adds a broker in memory for unit tests.
+//! The sink and the source `kafka` use this client through the traits [`Producer`] and [`Consumer`]. The traits have only the methods that
+//! the sink and the source need. The producer is our own (`native`) and builds the broker's format directly from the sink's buffers. The
+//! consumer uses librdkafka (`client`) and needs the feature `librdkafka`. The feature `fake` adds a broker in memory for unit tests.
 //!
-//! A producer loses no record silently: each record is acknowledged, or [`Producer::take_failed`] returns it. Every call may
-//! block, so call producers and consumers on a thread that may block. Sink and source decide how to handle a failure.
+//! A producer loses no record silently: each record is acknowledged, or [`Producer::take_failed`] returns it. Every call may block, so
+//! producers and consumers belong on a thread that may block. The sink and the source decide how to handle a failure.
 
 mod access;
 #[cfg(feature = "librdkafka")]

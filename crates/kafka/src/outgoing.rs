@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Records to send, in order. The sink fills it, passes it to a producer, and clears it for reuse.
+/// Records to send, in order. The sink fills this buffer, passes it to a producer, and clears it for reuse.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     /// Keys, values and header values.
@@ -40,7 +40,7 @@ impl Outgoing {
         self.headers.clear();
     }
 
-    /// Keeps only the records for whose number `wanted` returns true.
+    /// Keeps a record only if `wanted` returns true for its number.
     pub fn keep(&mut self, wanted: impl Fn(usize) -> bool) {
         let names = self.header_names.len();
         let headers = std::mem::take(&mut self.headers);
@@ -79,7 +79,7 @@ impl Outgoing {
     }
 }
 
-/// The most bytes of a header beyond its name and value: two variable-length integers.
+/// The maximum number of bytes of a header without its name and value: two variable-length integers.
 const HEADER_BYTES: usize = 10;
 /// The header of a record batch (61 bytes) and the header of one record (at most 36 bytes). The broker counts both with a record.
 const FRAMING_BYTES: usize = 97;

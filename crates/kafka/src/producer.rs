@@ -19,19 +19,19 @@ pub struct ProducerOptions {
     pub transactional_id: Option<String>,
     /// The age at which the coordinator aborts an open transaction.
     pub transaction_timeout: Duration,
-    /// How a key chooses its partition.
+    /// How the partition of a record is computed from its key.
     pub partitioner: Partitioner,
     /// Compression of batches.
     pub compression: Compression,
-    /// The most bytes of a record: key, value, headers.
+    /// The maximum number of bytes of a record: key, value and headers.
     pub record_bytes: usize,
-    /// The most bytes of a batch before compression; a larger record gets its own batch.
+    /// The maximum number of bytes of a batch before compression. A larger record gets its own batch.
     pub batch_bytes: usize,
-    /// The most records of a batch.
+    /// The maximum number of records of a batch.
     pub batch_records: usize,
     /// How long the first record of a batch waits for more records.
     pub linger: Duration,
-    /// The most bytes of accepted records that are neither acknowledged nor failed.
+    /// The maximum number of bytes of accepted records that are neither acknowledged nor failed.
     pub buffer_bytes: usize,
 }
 
@@ -56,7 +56,8 @@ impl Default for ProducerOptions {
 }
 
 impl ProducerOptions {
-    /// How long a record may wait before it fails: the transaction timeout. `None` without transactions: it may wait forever.
+    /// How long a record may wait before it fails. With transactions, this is the transaction timeout. Without transactions, it is `None`:
+    /// a record may wait forever.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let transactional = self.transactional_id.as_ref();
         transactional.map(|_| self.transaction_timeout)
@@ -72,10 +73,10 @@ pub trait Producer: Send {
 
     /// The text that was committed last in `store`; `None` if there is none.
     ///
-    /// With `stable`, waits until every transaction that commits in `store` is completed, if brokers support that (Kafka 2.5): a
-    /// broker may report a transaction as completed before its position can be read. Only [`Producer::init`] ends the transaction
-    /// that an earlier producer left open, so `stable` is for calls after `init`. Otherwise, an open transaction has no effect on
-    /// the result.
+    /// A broker may report a transaction as completed before the position that it commits can be read. If `stable` is true and brokers
+    /// support this (Kafka 2.5), the call waits until every transaction that commits in `store` is completed. Only [`Producer::init`] ends
+    /// a transaction that an earlier producer left open, so `stable` is for calls after `init`. If `stable` is false or brokers do
+    /// not support this, an open transaction has no effect on the result.
     fn committed(
         &mut self,
         store: &Store,
@@ -95,11 +96,11 @@ pub trait Producer: Send {
     /// Sends everything without lingering. Waits up to `wait` until nothing is in flight or a record has failed.
     fn flush(&mut self, wait: Duration);
 
-    /// The number of accepted records that are neither acknowledged nor failed. When it is 0, every record was acknowledged or was
-    /// reported by [`Producer::take_failed`] or will be reported by its next call.
+    /// The number of accepted records that are neither acknowledged nor failed. If it is 0, every record was acknowledged or has failed.
+    /// The next call of [`Producer::take_failed`] reports the failed records that were not reported before.
     fn in_flight(&self) -> usize;
 
-    /// Records that have failed since the last call. The client has already retried those for which a retry can help.
+    /// Records that have failed since the last call. If a retry can help, the client has already retried the record.
     fn take_failed(&mut self) -> Vec<Failed>;
 
     /// Commits the transaction together with the position: `text` becomes the metadata in `store`, `number` the offset. Nothing
@@ -127,12 +128,12 @@ pub trait Producer: Send {
     /// The id of the cluster.
     fn cluster(&mut self, timeout: Duration) -> Result<String, Error>;
 
-    /// The last complaint of the client since the previous call, if any; for example, that no broker answers.
+    /// The last complaint of the client since the previous call, for example that no broker answers. `None` if there was no complaint.
     fn complaint(&mut self) -> Option<String>;
 }
 
-/// Where the sink's position (a text) is committed: in a consumer group without members, as the metadata of the group's offset for
-/// an existing partition.
+/// Where the sink's position (a text) is committed. A consumer group without members holds an offset for an existing partition. The
+/// position is the metadata of this offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     /// The group.

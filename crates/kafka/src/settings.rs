@@ -1,6 +1,7 @@
 //! The settings of a consumer: brokers, security, and properties by name.
 //!
-//! The names are those of librdkafka's CONFIGURATION.md, which equal Kafka's own names if Kafka has the same property.
+//! The names of properties are those in librdkafka's CONFIGURATION.md. If Kafka has the same property, it has the same
+//! name there.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! A client of a running instance: one request per connection, with timeouts and a limit on the answer.
 //!
-//! It speaks HTTP/1.0, in which an answer ends with its connection and is never chunked.
+//! The client speaks HTTP/1.0. In this version, the end of the connection ends the answer, and answers are never chunked.
 
 use std::{
     fmt,
@@ -15,7 +15,8 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName}
 
 /// The timeout of connecting, and of each read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The timeout of each read of the answer to a change. It is longer, because a reload may first open channels and end nodes.
+/// The timeout of each read of the answer to a change. It is longer than [`PATIENCE`], because a reload may open channels and end nodes
+/// before it answers.
 const PATIENCE_CHANGE: Duration = Duration::from_secs(60);
 /// The largest answer in bytes: enough for several thousand nodes.
 const ANSWER_MAX: u64 = 64 << 20;

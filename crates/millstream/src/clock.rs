@@ -1,7 +1,7 @@
 //! Watches the wall clock, and logs when it jumps.
 //!
-//! Records carry the time of the wall clock, so after a jump they go to other files than before, and an operator needs to know.
-//! Ages (channels, retries, rotation) come from clocks that never jump.
+//! Records carry the time of the wall clock. So after a jump they go to other files than before, which an operator needs to know. Ages (of
+//! channels, retries and rotation) are measured with clocks that never jump.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ impl Clocks {
         Self { wall, steady }
     }
 
-    /// How far the wall clock has jumped since the last reading; `None` if it has not.
+    /// How far the wall clock has jumped since the last reading; `None` if it has not jumped.
     fn compare(&mut self, wall: Time, steady: Instant) -> Option<SignedDuration> {
         let passed = steady.saturating_duration_since(self.steady);
         let passed = i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX);

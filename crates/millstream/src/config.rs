@@ -39,9 +39,9 @@ pub struct Loaded {
     pub api_tls: Option<ServerTls>,
     /// The cases: tests of processors, written in the configuration.
     pub cases: Vec<Case>,
-    /// Warnings: things that work but are probably mistakes.
+    /// Warnings about parts that work but are probably mistakes.
     pub warnings: Problems,
-    /// Notes: things that work and could cost less.
+    /// Notes about parts that work as intended but could cost less.
     pub notes: Problems,
 }
 
@@ -135,7 +135,7 @@ fn is_error(problem: &Problem) -> bool {
     problem.severity == Severity::Error
 }
 
-/// The error about a configuration that has no sources or no sinks, because it would do nothing. Empty if it has both.
+/// Returns an error if the configuration has no sources or no sinks, because such a configuration does nothing. Empty if it has both.
 fn empty_sections(tree: &Tree) -> Vec<Problem> {
     let needed = [Section::Sources, Section::Sinks];
     let is_empty = |section: &Section| tree.names(*section).next().is_none();
@@ -207,8 +207,8 @@ fn wrong_graphite(settings: &Settings, tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// The addresses of an instance: the setting `api`, but of its options only `listen`, and whether `tls` is set. All others, and the rest
-/// of the configuration, are not read, because they may hold secrets that only the service can read.
+/// Reads only the part of the setting `api` that a client needs: `listen`, and whether `tls` is set. All other options and the rest of the
+/// configuration are not read, because they may refer to secrets that only the service can read.
 pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
     let options = ["api.listen", "api.tls"];
     let mut loaded = load_only(paths, &Environment::of_process(), &options)?;
@@ -226,7 +226,8 @@ pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
     })
 }
 
-/// The `data_dir` of a configuration. Nothing else of it is read, because it may hold secrets that only the service can read.
+/// The `data_dir` of a configuration. The rest of the configuration is not read, because it may refer to secrets that only the service can
+/// read.
 pub fn data_dir(paths: &[PathBuf]) -> Result<PathBuf, Problems> {
     let mut loaded = load_only(paths, &Environment::of_process(), &["data_dir"])?;
     let settings = loaded.tree.root.read::<Settings>().map_err(|wrong| {
@@ -239,8 +240,8 @@ pub fn data_dir(paths: &[PathBuf]) -> Result<PathBuf, Problems> {
 /// The option of nodes that defaults to a top-level setting.
 const TIMEZONE: &str = "timezone";
 
-/// Finds the component of a node; adds a problem if there is none. `zone` is the top-level setting `timezone`. It becomes an option of
-/// the node if the component has an option of this name and the node does not set it.
+/// Finds the component of a node; adds a problem if there is none. `zone` is the top-level setting `timezone`. If the component has an
+/// option `timezone` that the node does not set, the setting becomes this option of the node.
 fn find(
     mut node: Entry,
     zone: Option<(&Key, &Node)>,

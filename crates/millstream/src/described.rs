@@ -1,7 +1,7 @@
 //! Descriptions of the running nodes: their options without secrets, their promises (delivery guarantees), and the paths that they are on.
 //!
-//! Launching a plan (the checked configuration) consumes it, so the descriptions are made before the launch, at the start and at each
-//! reload.
+//! Launching a plan (the checked configuration) consumes the plan. So the descriptions are made before the launch. This happens at the
+//! start and at each reload.
 
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,7 @@
 //! The program: command line, configuration, wiring.
 //!
-//! [`main`] is the whole program. Another program can pass it components of other crates, and then has these components in addition to
-//! Millstream's.
+//! [`main`] is the whole program. Another program can pass components of other crates to it. That program then has these components in
+//! addition to Millstream's.
 
 mod api;
 mod cases;

@@ -4,7 +4,7 @@
 //!
 //! - It came from a file, or from an environment variable whose name suggests a secret.
 //! - The option that holds it has the type `millstream_config::Secret` in the schema of the component.
-//! - The name of this option suggests a secret.
+//! - The name of the option that holds it suggests a secret.
 //! - It is the password in a URL.
 
 use std::collections::BTreeSet;
@@ -124,8 +124,8 @@ fn secrets(schema: &Json) -> BTreeSet<String> {
     found
 }
 
-/// Whether a schema describes a secret text, or a list or map of secret texts. A map with named options does not count, because its
-/// options are checked separately.
+/// Whether a schema describes a secret text, or a list or map of secret texts. False for a map with named options, because each of its
+/// options is checked separately.
 fn is_secret(schema: &Json, kinds: &BTreeSet<String>) -> bool {
     let mut open = vec![schema];
     while let Some(part) = open.pop() {

@@ -101,8 +101,8 @@ pub fn columns(indent: usize, rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
-/// A table with lines of at most `most` characters; the first row is the header. If the cells need longer lines, the widest columns
-/// are wrapped. Words are never broken.
+/// A table with lines of at most `most` characters; the first row is the header. If the cells need longer lines, the widest columns are
+/// wrapped. Words are never broken, so lines with long words may exceed `most`.
 pub fn table(indent: usize, rows: &[Vec<String>], most: usize) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at));
@@ -192,7 +192,7 @@ pub fn period(time: Duration) -> String {
     let whole = |number: u128| u32::try_from(number);
     let period = match (whole(time.as_millis()), whole(time.as_secs().into())) {
         (Ok(millis), _) => Period::millis(millis),
-        // The milliseconds of more than seven weeks do not fit into 32 bits.
+        // A duration of more than seven weeks does not fit into 32 bits as milliseconds.
         (Err(_), seconds) => Period::secs(seconds.unwrap_or(u32::MAX)),
     };
     period.to_string()
@@ -210,8 +210,8 @@ pub fn coded(letter: char) -> String {
     }
 }
 
-/// Writes a page to stdout with control characters escaped, and returns the exit code of success. A reader that closes its end
-/// (`| head`) is not a failure.
+/// Writes a page to stdout with control characters escaped, and returns the exit code of success. It is not a failure if the reader closes
+/// its end of a pipe (`| head`).
 pub fn print(text: &str) -> u8 {
     let _ = std::io::stdout().write_all(visible_lines(text).as_bytes());
     exit::DRAINED

@@ -1,14 +1,14 @@
 //! Hides the values of chosen fields in records that are shown: `api: { redact: [".password", ".user.email"] }`.
 //!
-//! A text that is a JSON object or array is searched, too, because a line that no processor has parsed may be such a text, and then has
-//! its fields in it. Other texts are not searched. To hide a field that holds a whole unparsed line, name that field itself.
+//! A text that is itself a JSON object or array is searched, too. For example, a line that no processor has parsed may be one text with
+//! all fields inside. Other texts are not searched. To hide a line that is not JSON, name the field that holds the line.
 
 use millstream_wire::record::FieldPath;
 use serde_json::Value;
 
 /// Printed in place of a value.
 const HIDDEN: &str = "***";
-/// The number of levels of JSON texts within JSON texts that are searched.
+/// The maximum depth to which JSON texts within JSON texts are searched.
 const DEPTH_MAX: usize = 3;
 
 /// The fields to hide.
@@ -43,7 +43,7 @@ impl Redaction {
         }
     }
 
-    /// Hides the fields in a value that may be a record, and in texts in it that may be records.
+    /// Hides the fields in `value`, and in each text within `value` that is a JSON object or array.
     fn within(&self, value: &mut Value, depth: usize) {
         for field in &self.0 {
             hide(value, field.parts());

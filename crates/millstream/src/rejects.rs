@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use crate::redact::Redaction;
 
-/// The record on one line, with the fields of `redaction` hidden. Bytes that are not text cannot be searched, so if there are fields to
-/// hide, only the number of these bytes is shown.
+/// The record on one line, with the fields of `redaction` hidden. A binary record cannot be searched. If there are fields to hide, only
+/// its number of bytes is shown.
 pub fn line(rejected: &Rejected<'_>, redaction: &Redaction) -> String {
     let values = rejected.values.iter();
     let values: Map<String, Value> = values

@@ -1,8 +1,8 @@
 //! Replaces the running program by the one that is now in its file. The listening sockets of sources stay open.
 //!
-//! First the new program checks the configuration; if the check fails or takes too long, nothing changes. Then the running program
-//! drains as at a stop, and the new program starts in the same process. Connections and datagrams that arrive meanwhile wait in the
-//! sockets.
+//! First the new program checks the configuration. If the check fails or takes too long, nothing changes. If it succeeds, the running
+//! program drains as at a stop, and the new program starts in the same process. Connections and datagrams that arrive meanwhile wait
+//! in the sockets.
 
 use std::{
     env, io,
@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::exit;
 
-/// The most bytes of the new program's error that the log shows.
+/// The maximum number of bytes of the new program's standard error that the log shows.
 const SHOWN_BYTES: u64 = 2000;
 /// The longest time that the new program may take to check the configuration.
 const CHECK_MAX: Duration = Duration::from_mins(1);
@@ -122,7 +122,7 @@ impl Checker {
 impl Drop for Checker {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // The program is killed before it is reaped, because until then no other process can have its id.
+            // The program is killed first and reaped afterwards: no other process can have its id before it is reaped.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             // A program that hangs in the kernel does not end immediately, so a thread waits for it.
             let reaper = thread::Builder::new().name("check-reaper".into());
@@ -150,7 +150,7 @@ mod tests {
         assert!(missing.starts_with("cannot start /missing: "), "{missing}");
     }
 
-    /// A program that never ends, and its arguments. The last argument identifies its process, because no other process has it.
+    /// A program that never ends, and its arguments. No other process has the last argument, so this argument identifies the process.
     fn hanging(directory: &Path) -> (&'static Path, Vec<PathBuf>) {
         let awaited = directory.join("awaited");
         let options = ["--follow=name", "--retry"].map(PathBuf::from);

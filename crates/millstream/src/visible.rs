@@ -48,7 +48,7 @@ fn is_invisible(letter: char) -> bool {
         || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}')
 }
 
-/// The log's writer to stderr: one call is one line, and only its last byte may be a newline.
+/// Writes log lines to stderr. Each call writes one line, and escapes every newline except one in the last byte.
 pub struct LogLines;
 
 impl Write for LogLines {

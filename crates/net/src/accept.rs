@@ -14,8 +14,8 @@ use crate::{
     tls::ServerTls,
 };
 
-/// After an error of `accept` (usually because no file descriptor is left), a listener has a silent connection
-/// evicted, and waits at most this long before it accepts again.
+/// The longest time between an error of `accept` and the next `accept`. The usual cause of an error is that no file
+/// descriptor is left, so the listener evicts a silent connection in this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener on the accepting thread.

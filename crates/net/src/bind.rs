@@ -25,7 +25,7 @@ use crate::{
 /// Backlog of connections to be accepted; the kernel may use a lower limit.
 const BACKLOG: i32 = 1024;
 
-/// A bound address. Dropping it removes the path of a unix socket.
+/// A bound address. Dropping it removes the path of a unix socket, unless the next program or another source listens there.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) listen: Listen,
@@ -124,8 +124,8 @@ impl AsFd for BoundSocket {
     }
 }
 
-/// Binds an address. Returns an existing socket if the process inherited one with that address, or if one of the sources
-/// `before`, which this source replaces, listens on that address.
+/// Binds an address. `before` names the sources that this source replaces. If the process inherited a socket with that
+/// address, or if a source in `before` listens there, returns the existing socket.
 fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
     Ok(match (&listen.at, listen.scheme) {
         (At::Host(host, port), scheme) => {
@@ -157,7 +157,7 @@ fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
     })
 }
 
-/// Binds the first address that `address` resolves to and that can be bound.
+/// Resolves `address`, and binds the first of the resulting addresses that can be bound.
 fn bind_inet(before: &[Arc<str>], address: &str, kind: Type) -> io::Result<Socket> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {

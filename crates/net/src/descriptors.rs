@@ -11,11 +11,11 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Semaphore;
 
-/// The limit of open files, divided by this, is the reserve.
+/// The reserve is the limit of open files divided by this number, but at least `RESERVE_MIN` and at most `RESERVE_MAX`.
 const RESERVE_PART: u64 = 4;
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 512;
-/// The reserve, divided by this, is the number of API connections.
+/// The number of API connections is the reserve divided by this number.
 const INTERFACE_PART: u64 = 4;
 /// The minimum number of connections, even if too few descriptors are left.
 const CONNECTIONS_MIN: u64 = 4;

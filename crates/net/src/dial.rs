@@ -30,7 +30,7 @@ impl Remote {
         self.scheme
     }
 
-    /// `host:port`, with `port` if the URL has none; `None` for a path.
+    /// `host:port`. If the URL names no port, the argument `port` is used. `None` for a path.
     #[must_use]
     pub fn address(&self, port: u16) -> Option<String> {
         match &self.at {
@@ -72,7 +72,7 @@ impl fmt::Display for Remote {
 ///
 /// # Errors
 ///
-/// The error of the last address.
+/// The error of the name lookup, or of the last address.
 pub async fn connect(address: &str, limit: Duration, send_buffer: u32) -> io::Result<TcpStream> {
     connect_each(address, limit, |address| open(address, send_buffer)).await
 }
@@ -81,7 +81,7 @@ pub async fn connect(address: &str, limit: Duration, send_buffer: u32) -> io::Re
 ///
 /// # Errors
 ///
-/// The error of the last address.
+/// The error of the name lookup, or of the last address.
 pub async fn connect_each<S>(
     address: &str,
     limit: Duration,

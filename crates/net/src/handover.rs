@@ -59,7 +59,7 @@ fn sockets() -> MutexGuard<'static, Sockets> {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds a second handle of a listening socket, for as long as the source that made this handle listens on the socket.
+/// A second handle of a listening socket. A source holds this handle for as long as the source listens on the socket.
 #[derive(Debug)]
 pub(crate) struct Live {
     handle: Option<Arc<OwnedFd>>,

@@ -4,7 +4,8 @@ use millstream_config::{Node, Period, Problem, Size};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The maximum of `frame` and `decompressed`, because offsets in a batch and lengths on the wire have 32 bits.
+/// The largest value of `frame` and of `decompressed`. It is limited because offsets in a batch and lengths on the wire have
+/// 32 bits.
 const FRAME_BYTES_MAX: u64 = 1 << 30;
 
 /// Bounds for peers.

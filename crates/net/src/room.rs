@@ -48,7 +48,7 @@ pub(crate) struct Place {
     _shared: OwnedSemaphorePermit,
 }
 
-/// The silent connections of all sources, because they share the descriptors of the process.
+/// The silent connections of all sources. One list holds all of them, because the sources share the descriptors of the process.
 static SILENT: Mutex<Silent> = Mutex::new(Silent {
     all: BTreeMap::new(),
     next: 0,
@@ -133,15 +133,15 @@ impl Room {
         let _ = self.places.acquire_many(places).await;
     }
 
-    /// Evicts the connection (of any source) that has been silent longest, because no file descriptors are left. Returns only if the
-    /// attempt must be repeated, like [`Room::evict`], so the caller needs a timeout.
+    /// Evicts the connection (of any source) that has been silent longest, because no file descriptors are left. Like [`Room::evict`],
+    /// this function returns only if the attempt must be repeated, so the caller needs a timeout.
     pub(crate) async fn free_descriptor(&self) {
         self.evict(Among::Process).await;
     }
 
     /// Evicts the connection that has been silent longest. Returns only if the attempt must be repeated, because that connection was
-    /// too young or stays open. Otherwise this function never returns: the caller waits for the permit that the evicted connection
-    /// releases.
+    /// too young or stays open. Otherwise this function never returns, and the caller waits until a connection releases its permit:
+    /// the evicted one, or any other if no connection is silent.
     async fn evict(&self, among: Among) {
         match self.longest(among) {
             Longest::Nobody => {

@@ -31,9 +31,10 @@ use crate::{
     stream::{Secure, Socket, Stream, Unwatched},
 };
 
-/// The initial and maximum number of bytes at which a connection that is set aside wakes its reader: about a hundred messages.
+/// A TCP connection that is set aside wakes its reader when a threshold of bytes has arrived. This is the initial and the maximum
+/// threshold: about a hundred messages.
 const ENOUGH_BYTES: usize = 16 << 10;
-/// The minimum of that number.
+/// The minimum threshold.
 const ENOUGH_BYTES_MIN: usize = 4 << 10;
 
 enum Registration {
@@ -78,10 +79,11 @@ impl Sides {
         wake_from(stream.as_fd(), i32::try_from(bytes).unwrap_or(i32::MAX))
     }
 
-    /// Adapts the threshold `enough` after a read of `bytes` bytes. Halves it if the wait timed out although at least
-    /// [`ENOUGH_BYTES_MIN`] had arrived: the sender's send buffer may never hold as many bytes as the threshold (each short
-    /// message takes a kilobyte of the buffer), and then the sender stalls for the full wait. Doubles it if twice the
-    /// threshold had arrived: the sender is faster than the reader.
+    /// Adapts the threshold `enough` after a read of `bytes` bytes. Halves the threshold if the wait timed out although at
+    /// least [`ENOUGH_BYTES_MIN`] bytes had arrived. In this case the sender's send buffer may be too small to hold as many
+    /// bytes as the threshold, because each short message takes a kilobyte of that buffer. Such a sender stalls for the
+    /// full wait. Doubles the threshold if at least twice the threshold had arrived, because the sender is faster than the
+    /// reader.
     fn adapt(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
         let enough = self.enough.get();
         let next = if self.waited.take() && (ENOUGH_BYTES_MIN..enough).contains(&bytes) {
@@ -219,7 +221,7 @@ fn read_now(socket: BorrowedFd<'_>, out: &mut Vec<u8>) -> io::Result<Option<usiz
     }
 }
 
-/// Reads available bytes if the runtime has noticed that the stream is readable; `None` if it has not, or if there are none. Does not
+/// Reads available bytes. Returns `None` if there are none, or if the runtime has not yet noticed that the stream is readable. Does not
 /// register a wake-up.
 fn read_once(
     stream: &mut (impl AsyncRead + Unpin),

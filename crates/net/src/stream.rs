@@ -45,7 +45,7 @@ pub(crate) enum Unwatched {
 
 /// A connection, plain or under TLS.
 ///
-/// A read under TLS returns all available bytes, as a plain one does: fewer bytes than requested means that no more are
+/// A read returns all available bytes, both with and without TLS. If it returns fewer bytes than requested, no more are
 /// available now. If the peer closes TCP without closing TLS, reads fail with [`io::ErrorKind::UnexpectedEof`].
 #[derive(Debug)]
 pub enum Stream {

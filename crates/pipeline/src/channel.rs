@@ -273,7 +273,7 @@ pub trait Reader: Send {
     fn settled(&self) -> Option<Position> {
         None
     }
-    /// Returns the bounds by which a sink that stores its own position checks this position. `None` for memory.
+    /// Returns the range of valid positions, for a sink that stores its own position. `None` for memory.
     fn bounds(&self) -> Option<Bounds> {
         None
     }

@@ -64,7 +64,7 @@ impl Condition {
         held.insert(self.id, active);
     }
 
-    /// Clears the condition; returns for how long it held, or `None` if it did not.
+    /// Clears the condition. Returns for how long it was raised; `None` if it was not raised.
     pub fn clear(&self) -> Option<Duration> {
         if !self.holds() {
             return None;

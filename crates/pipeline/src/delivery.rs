@@ -1,4 +1,4 @@
-//! Receipts: the one answer that travels back along the graph, *kept* or *settled*.
+//! Receipts: the only answer that travels back along the graph. It says that a batch is *kept* or *settled*.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> write -> [settle]`
@@ -74,7 +74,7 @@ impl From<Meter> for Arc<Tally> {
     }
 }
 
-/// The batch was dropped before every consumer was done with it. Its sender must send it again.
+/// A consumer dropped the batch without settling it. The sender must send the batch again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsettled;
 

@@ -3,7 +3,7 @@
 //! The start makes the connections and a reload changes them, both in two steps: [`Graph::draft`] builds everything that is missing
 //! and may fail; [`Graph::apply`] puts the draft into effect and cannot fail. So a reload that fails changes nothing.
 //!
-//! The graph itself holds only weak references, so that a source that ends still closes the channels that it sends to.
+//! The graph holds only weak references to the channels of nodes, so that a source that ends still closes the channels that it sends to.
 
 mod operate;
 #[cfg(test)]
@@ -44,9 +44,10 @@ pub(crate) struct Graph {
     channels: Vec<Consumer>,
     sinks: Vec<Consumer>,
     ports: HashMap<Port, WeakOutlet>,
-    /// Earlier destinations of ports to which batches were still on their way at the last change of the graph.
+    /// Earlier destinations of ports. At the last change of the graph, batches were still on their way to these destinations.
     past: Vec<Weak<Wires>>,
-    /// The channels for rejected records, by the node that rejects them, for nodes whose `NAME.rejected` no other node takes.
+    /// The channels that keep rejected records in files, by the node that rejects the records. A node has such a channel if no node takes
+    /// its port `NAME.rejected`.
     stores: HashMap<Arc<str>, Arc<Feed>>,
     /// The files of these channels. Batches may still pass through the chains of a node that has left, so its files stay until nothing
     /// else refers to them.
@@ -66,8 +67,7 @@ struct Port {
 pub(crate) struct Consumer {
     name: Arc<str>,
     reporter: Reporter,
-    /// The channel into which producers put records for the consumer. `None` for a consumer that reads a durable channel, and for one that
-    /// does not run.
+    /// The channel into which producers put records for the consumer. `None` for a sink that reads a durable channel.
     feed: Option<Weak<Feed>>,
     /// One for each reader, to replace the reader's chain while it runs. Empty if the chain is in front of `feed`.
     swaps: Vec<Weak<Swap>>,
@@ -179,9 +179,9 @@ impl Consumer {
 }
 
 impl Drafted {
-    /// Returns the edge to the consumer; `None` if it reads a durable channel, so that no node sends to it directly. If `is_back`, the edge
-    /// begins in the chain in front of this same consumer. Records that pass no processor skip the chain, because they would wait there for
-    /// the processors of other records.
+    /// Returns the edge to the consumer; `None` if the consumer has no `feed`, because no node sends to it directly. If `is_back` is true,
+    /// the edge begins in the chain in front of this same consumer. Records that pass no processor skip a chain in front of `feed`, because
+    /// in that chain they would wait for the processors of other records.
     fn edge(&self, route: &Route, is_back: bool) -> Result<Option<Edge>, Failure> {
         if self.has_ended {
             return Err(has_ended(&self.name));
@@ -206,8 +206,8 @@ impl Drafted {
 }
 
 impl Draft {
-    /// Returns the edges along `routes`. `reporter` is set for the rejected records of a processor: it is the consumer whose chain
-    /// reports them.
+    /// Returns the edges along `routes`. For the rejected records of a processor, `reporter` is the consumer whose chain reports them.
+    /// Otherwise it is `None`.
     fn edges(&self, routes: &[Route], reporter: Option<&Arc<str>>) -> Result<Vec<Edge>, Failure> {
         let edge = |route: &Route| {
             let consumer = match route.to {
@@ -225,8 +225,8 @@ impl Draft {
         routes.iter().filter_map(edge).collect()
     }
 
-    /// Finds a running source for which the draft would change whether all its batches go to durable channels. `runs` returns whether
-    /// a node runs.
+    /// Finds a running source whose durability the draft would change. A source is durable if all its batches go to durable channels.
+    /// `runs` returns whether a node runs.
     pub(crate) fn changes_durability(&self, runs: impl Fn(&str) -> bool) -> Option<&str> {
         let ports = self.wires.iter();
         let mut sources = ports.filter(|(port, ..)| !port.is_rejected && runs(&port.node));
@@ -470,17 +470,17 @@ impl Graph {
         ports
     }
 
-    /// Returns the present destinations of all ports that lead to a durable channel, and earlier destinations to which batches are still on
-    /// their way. After the next change of the graph, they exist only until the batches that were sent to them have arrived, or until their
-    /// source has ended. `leaves`: whether a node is missing after that change.
+    /// Returns the [`Wires`] that lead to a durable channel: the present ones of all ports, and earlier ones through which batches are
+    /// still on their way. After the next change of the graph, each of these `Wires` exists only until the batches that were sent through
+    /// it have arrived, or until its source has ended. `leaves` returns whether that change removes a node.
     pub(crate) fn wires_to(
         &self,
         channel: &str,
         leaves: impl Fn(&str) -> bool,
     ) -> Vec<Weak<Wires>> {
         let id = self.channel(channel).and_then(|feed| feed.channel().id());
-        // A removed processor keeps the destinations of its rejected records until the positions that pass through its old chain are settled.
-        // This may take hours, so the ports for rejected records of the nodes that leave are not included.
+        // A removed processor keeps the destinations of its rejected records until the positions that pass through its old chain are
+        // settled. This may take hours, so the ports for rejected records of the nodes that leave are not included.
         let is_included = |port: &Port| !port.is_rejected || !leaves(&port.node);
         let ports = self.ports.iter().filter(|(port, _)| is_included(port));
         let present = ports.filter_map(|(_, outlet)| Some(outlet.upgrade()?.wires()));

@@ -91,7 +91,7 @@ impl Instrument {
     }
 }
 
-/// (name of the metric, component): unique.
+/// The name of the metric and the component. Each pair has one meter.
 type Key = (&'static str, Arc<str>);
 
 /// All meters of the process. Clones share them.
@@ -240,8 +240,8 @@ impl NodeMeters {
         self.meter(name, new)
     }
 
-    /// The counter `millstream_<name>_total` of one more task of the node, until the meter is dropped. While there are several
-    /// tasks, pages show each with its number.
+    /// Returns the counter `millstream_<name>_total` for one more task of the node. When the meter is dropped, pages no longer show its
+    /// counter. While the node has several such meters, pages show the counter of each task with the number of the task.
     pub fn task(&self, name: &'static str) -> Meter {
         Meter(self.all.tables.task(name, &self.component))
     }

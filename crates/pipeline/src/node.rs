@@ -24,15 +24,15 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A producer of batches.
 pub trait Source: Send {
-    /// Acquires listeners, directories and other resources before anything runs. A failure ends the start, except that a failure of
-    /// the source's own state ([`Failure::state`]) only leaves this source out. Called once. At a reload it is called while the
-    /// previous source of the same name still runs, and must take over the listeners of that source.
+    /// Acquires listeners, directories and other resources before anything runs. After a failure of the source's own state
+    /// ([`Failure::state`]), the start leaves out only this source. Any other failure ends the start. Called once. At a reload it is
+    /// called while the previous source of the same name still runs, and must take over the listeners of that source.
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure>;
     /// Reads until the inputs end or `context.stop` is requested, then waits for the receipts that peers need, and returns. Called
     /// again after a failure or a panic (`self` keeps what `bind` acquired). Runs on a data thread and must not block it.
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>>;
     /// The values that its batches can carry beside the tag: names from [`millstream_record::VALUE_NAMES`]. The layout refuses a template
-    /// of a downstream node if the template uses other values.
+    /// with a value that no upstream source sets, unless the value is in `VALUE_NAMES` and the template has a default for it.
     fn values(&self) -> &'static [&'static str];
     /// Returns its promise to its peers. `durable`: a disk channel follows directly.
     fn promise(&self, durable: bool) -> Promise;
@@ -64,8 +64,8 @@ pub trait Sink: Send + Sync {
     fn settles_within(&self) -> Option<Duration> {
         Some(CHECKPOINT_AGE)
     }
-    /// Tests whether the destination can be reached or written, without changing anything, for `check --connect`, which
-    /// shows the text. May block for some seconds. `None`: there is nothing to test.
+    /// Tests, for `check --connect`, whether the destination can be reached or written. Changes nothing. The command shows the
+    /// returned text. May block for some seconds. `None`: there is nothing to test.
     fn probe(&self) -> Option<Result<String, Failure>> {
         None
     }
@@ -74,8 +74,8 @@ pub trait Sink: Send + Sync {
 /// The threads that a sink runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// One task per data thread. A task gets the batches that were read on its thread, and must not block. A sink that reads a durable
-    /// channel has only one task, on a separate thread.
+    /// Tasks on the data threads. By default each data thread has one task, which gets the batches that were read on this thread. A task
+    /// must not block. A sink that reads a durable channel has only one task, on a separate thread.
     DataThreads,
     /// One task on a separate thread, where it may block (writes, syncs).
     OwnThread,
@@ -149,7 +149,7 @@ pub struct ChannelContext {
 pub struct Opened {
     /// The producers' side.
     pub channel: Arc<dyn Channel>,
-    /// The readers, in the order of the consumers' names.
+    /// One reader for each consumer, in the order of the consumers in [`ChannelConfig::open`].
     pub readers: Vec<Box<dyn Reader>>,
     /// Resolves after `close`, once everything that was accepted is kept and the channel has stopped writing.
     pub finished: BoxFuture<'static, Result<(), Failure>>,

@@ -97,8 +97,8 @@ pub struct Edge {
 pub(crate) enum Link {
     /// Keeps the channel open.
     Open(Arc<Feed>),
-    /// Takes the records that the chain in front of a channel rejects back to the same channel. This edge does not keep the channel open,
-    /// and sends nothing once the channel is closed.
+    /// Leads from the processors in front of a channel to the same channel, which also takes the records that they reject. This edge does
+    /// not keep the channel open, and sends nothing once the channel is closed.
     Back(Weak<Feed>),
 }
 
@@ -231,8 +231,8 @@ impl Outlet {
     }
 
     /// Sends one batch. Returns when every consumer has accepted it; the receipt resolves when all consumers are done with it.
-    /// `awaited` means that a peer waits for an ack. Then consumers settle as soon as they have processed all batches that are ready,
-    /// instead of once a second.
+    /// `awaited` means that a peer waits for an ack. If it is true, consumers settle as soon as they have processed all batches that are
+    /// ready. If it is false, they may settle only once a second.
     pub async fn send(&self, batch: Batch, awaited: bool) -> Receipt {
         self.send_group(vec![batch], awaited).await
     }
@@ -359,8 +359,8 @@ impl Outlet {
         all.map(|all| all.into_iter().collect())
     }
 
-    /// Returns the offsets up to which the downstream channels have kept one file. A source whose batches the channels cannot divide
-    /// everywhere ends a batch at each of the returned offsets.
+    /// Returns the offsets up to which the downstream channels have kept one file. If such an offset is within a batch, the channel must
+    /// divide the batch there. A source whose batches cannot be divided at every offset ends a batch at each of the returned offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let wires = self.wires();
         let channels = wires.channels();

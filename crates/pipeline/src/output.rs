@@ -63,7 +63,7 @@ pub struct Head {
     pub values: Arc<Values>,
 }
 
-/// A map by tag and values. A batch may have as many of them as records, so they are not searched one by one.
+/// A map by tag and values. A batch may have as many different heads as records, so a linear search would be too slow.
 pub(crate) type ByHead<T> = HashMap<Head, T, foldhash::fast::RandomState>;
 
 impl Head {
@@ -97,8 +97,8 @@ struct Port {
     used: Use,
     /// The finished batches, and the numbers of their records.
     done: Vec<(Batch, Vec<u32>)>,
-    /// The batches that are being filled, at most one for each head, the newest last. In place of a batch that was finished early, there
-    /// is an empty one.
+    /// The batches that are being filled, the newest last, at most one for each head. If a batch is finished early, an empty batch stays
+    /// in its place, and a new batch for the same head is added at the end.
     open: Vec<Open>,
     /// For each head, the index of its batch in `open`.
     places: ByHead<usize>,

@@ -138,7 +138,8 @@ impl Dealer {
         self
     }
 
-    /// Divides a batch; returns each part with the number of its task. Without a key the parts are adjacent and in order.
+    /// Divides a batch; returns each part with the number of its task. With `same` and `shuffle` the parts are adjacent and in order. With
+    /// `broadcast` each part is the whole batch.
     pub(crate) fn parts(&mut self, batch: Batch) -> Vec<(usize, Batch)> {
         match &mut self.partition {
             Dealing::Key(splitter) => splitter.split(batch, self.tasks, &self.pool),
@@ -155,7 +156,7 @@ impl Dealer {
     }
 
     /// Returns the indexes of those records of the last batch that went to this task because of their key. `None` if no key divides
-    /// batches; then the parts are adjacent.
+    /// batches.
     pub(crate) fn members(&self, task: usize) -> Option<impl Iterator<Item = usize>> {
         match &self.partition {
             Dealing::Key(splitter) => Some(splitter.members(task)),

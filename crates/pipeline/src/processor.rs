@@ -4,7 +4,8 @@
 //! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! A processor stands between sources, channels and sinks, and keeps nothing across a restart. Its output depends only on the
-//! sequence of records: never on the wall clock, on timing, or on the boundaries of batches. So a replay yields the same records.
+//! sequence of records: never on the wall clock, on timing, or on the boundaries of batches. Therefore a replay yields the same
+//! records. A processor for which this is not true returns the reason from [`Processor::repeatable`].
 
 use std::sync::Arc;
 
@@ -26,8 +27,7 @@ pub trait Processor: Send + Sync {
         Ok(())
     }
 
-    /// Whether a record may leave with another tag than it entered with. After such a processor, the option `tags` filters every batch
-    /// again.
+    /// Whether it can change the tags of records. After such a processor, the option `tags` filters every batch again.
     fn changes_tags(&self) -> bool {
         false
     }

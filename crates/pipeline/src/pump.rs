@@ -4,9 +4,9 @@
 //! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! A pump reads the first channel as a sink does: it has a cursor, and it runs the chain that belongs to the second channel. All batches
-//! that the chain makes from the batch at one position of the first channel form one group, with this position as their origin. So the
-//! second channel keeps all of them or none, knows up to which position it has kept the first channel, and recognizes batches that a
-//! restarted pump sends again.
+//! that the chain makes from the batch at one position of the first channel form one group, with this position as their origin. The
+//! second channel therefore keeps all of them or none, and knows the last position of the first channel whose batches it has kept. It
+//! recognizes batches that a restarted pump sends again.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The number of bits that the sequence number of a position takes in the offset of an origin; the other bits hold the epoch.
-/// A channel that keeps 100,000 frames a second uses up these bits in five years. The bits of the epoch allow a million unclean restarts.
+/// A channel that keeps 100,000 batches a second uses up these bits in five years. The bits of the epoch allow a million unclean restarts.
 const SEQ_BITS: u32 = 44;
 
 /// The sink that fills a channel from another one.
@@ -85,8 +85,8 @@ impl Pump {
         Ok(())
     }
 
-    /// Resolves after a stop, once the second channel is full. The pump need not wait then, because the first channel keeps everything
-    /// for the next start.
+    /// Resolves after a stop, once the second channel is full. The pump need not wait for space then, because the first channel keeps
+    /// everything for the next start.
     async fn is_stuck(&self, mut stop: Stop) {
         stop.stopped().await;
         self.outlet.is_full_after(Duration::ZERO).await;

@@ -3,7 +3,7 @@
 //! ```text
 //! NODE.msgpack                           records of no peer in particular
 //! NODE.peer-PEER.msgpack                 records of one peer
-//! NODE[.peer-PEER].torn-T-N.msgpack      renamed because it ends with an incomplete record; after a replay, only that record
+//! NODE[.peer-PEER].torn-T-N.msgpack      renamed because it ends with an incomplete record; after a replay, it holds only that record
 //! NODE[.peer-PEER].replay-T-N.msgpack    renamed because its records are sent again (`replay.rs` of the pipeline)
 //! NODE[.peer-PEER].old-T-N.msgpack       renamed because it is full; only with `full: drop_oldest`
 //! ```
@@ -254,7 +254,7 @@ impl Channel for RejectedStore {
         let store = self.0.clone();
         Box::pin(async move {
             let mut group = group;
-            // Holds this group's condition until the group is kept. Another group that gets space earlier must not clear it.
+            // Holds this group's condition until the group is kept. Another group that gets space earlier must not clear this condition.
             let mut waits = None;
             loop {
                 let shared = store.clone();

@@ -119,8 +119,9 @@ impl Replay {
         }
     }
 
-    /// Sends all records that were rejected before the replay began. Returns when all of them are settled. The error is the reason why the
-    /// other records stay in files. Ends early when the sources stop, because it would otherwise keep the downstream channels open.
+    /// Sends all records that were rejected before the replay began. Returns when all of them are settled. On failure, returns the reason;
+    /// each file whose records are not all settled stays. When the sources stop, the replay ends early, because otherwise it would keep the
+    /// downstream channels open.
     pub async fn run(self, mut stop: Stop, progress: &Progress) -> Result<(), String> {
         let files = self.files.clone();
         let _turn = files

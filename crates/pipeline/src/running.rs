@@ -1,5 +1,5 @@
-//! A running pipeline: its nodes as `status` shows them, and how it drains and ends at a stop: first the sources, then the sinks, then the
-//! channels.
+//! A running pipeline: its nodes as `status` shows them, and its stop. At a stop, the sources drain and end first, then the sinks, then
+//! the channels.
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,7 @@ pub struct NodeStatus {
     pub section: &'static str,
     /// The type.
     pub kind: &'static str,
-    /// The states of its tasks, one for each thread that it runs on.
+    /// The state of each of its supervised tasks. Empty for a node without such tasks, for example a processor.
     pub states: Vec<StateCell>,
     /// The reporter, which holds its conditions.
     pub reporter: Reporter,
@@ -106,7 +106,7 @@ impl Nodes {
         Arc::new(left.cloned().collect())
     }
 
-    /// Returns the current connections, as the configuration has them.
+    /// Returns the current connections as they run: with a pump in front of each channel that reads another channel.
     pub fn links(&self) -> Arc<Vec<Link>> {
         self.0.load().links.clone()
     }
@@ -155,7 +155,7 @@ impl Running {
         self.let_sinks_stop();
     }
 
-    /// Stops the sinks once all sources have ended. A durable channel keeps the rest for the next start.
+    /// Stops the sinks once all sources have ended. A durable channel keeps unread batches for the next start.
     fn let_sinks_stop(&self) {
         if self.stopping && self.started.sources() == 0 {
             self.stop_sinks.stop();
@@ -164,8 +164,8 @@ impl Running {
 
     /// Returns when all nodes have ended: because all inputs ended, after [`Running::stop`], or because a node failed permanently.
     /// Returns the failures. A node whose own state cannot be used ([`Who::State`]) does not make the others end, because a restart of
-    /// the process would find the same state; in this case the method returns only after [`Running::stop`] or with `--once`. Cancel
-    /// safe: the future can be dropped and the method called again.
+    /// the process would find the same state. After such a failure, the method returns only after [`Running::stop`] or with `--once`.
+    /// Cancel safe: the future can be dropped and the method called again.
     pub async fn ended(&mut self) -> Vec<Failure> {
         while self.started.all() > 0 {
             let Some((is_source, end)) = self.ends.recv().await else {
@@ -193,7 +193,7 @@ impl Running {
     }
 
     /// Called when the drain deadline has passed. Every durable channel keeps as much as it has space for, drops the rest, and closes.
-    /// So sources no longer wait, and [`Running::ended`] can return.
+    /// Sources then no longer wait for space, and [`Running::ended`] can return.
     pub fn give_up_waiting(&mut self) {
         self.see_channels();
         self.channels.iter().for_each(Open::give_up_waiting);
@@ -204,7 +204,7 @@ impl Running {
     }
 
     /// Called if [`Running::ended`] has not returned in time. Returns whether all durable channels are closed and hold everything that
-    /// was accepted; returns `false` if there are no durable channels. If true, nothing is lost when the process exits although some nodes
+    /// was accepted; returns `false` if there are no durable channels. If true, nothing is lost when the process exits, even if some nodes
     /// hang.
     pub async fn is_all_kept(&mut self) -> bool {
         self.see_channels();
@@ -218,7 +218,7 @@ impl Running {
         has_channels && self.pending_records() == 0 && self.failures.is_empty()
     }
 
-    /// Returns the number of records that were read and then dropped since the stop, and that their senders cannot send again.
+    /// Returns the number of records that were read and then dropped since the stop, and whose senders cannot send them again.
     pub fn lost_records(&self) -> u64 {
         self.dropped().saturating_sub(self.dropped_before)
     }

@@ -17,8 +17,9 @@ use tokio::time::sleep;
 
 use crate::stop::{Stop, Stopper};
 
-/// The time in which a node must leave its seat in an orderly way. After that, its run is dropped as if the process had been killed:
-/// otherwise a destination that does not answer, perhaps the reason for the reload, could block the next node.
+/// The time in which a node must leave its seat in an orderly way. After that, its run is dropped as if the process had been killed.
+/// Without this limit, a destination that does not answer could block the next node, although such a destination may be the reason for
+/// the reload.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A seat. Clones share it.

@@ -60,7 +60,7 @@ pub(crate) struct LaidSink {
     pub(crate) lanes: Vec<Lane>,
     /// Whether the lanes run on the data threads.
     pub(crate) is_on_threads: bool,
-    /// The id of the durable channel that it reads; `None` for memory.
+    /// The id of the durable channel that the sink reads. `None` behind a memory channel.
     pub(crate) channel: Option<u128>,
     pub(crate) rejects: Outlet,
     pub(crate) reporter: Reporter,
@@ -69,8 +69,8 @@ pub(crate) struct LaidSink {
 /// The input of one task of a sink.
 pub(crate) struct Lane {
     pub(crate) supply: Supply,
-    /// The chain that the lane's reader runs, and the tags that the sink takes while there is no processor. `None` if the reader runs no
-    /// chain.
+    /// The chain that the lane's reader runs, and the tags that the sink takes. These tags apply only to batches that pass through no
+    /// processor. `None` if the reader runs no chain.
     pub(crate) chain: Option<(Arc<Swap>, Option<TagFilter>)>,
     pub(crate) state: StateCell,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Lane {
 /// How a lane obtains its reader.
 pub(crate) enum Supply {
     Reader(Box<dyn Reader>),
-    /// A running durable channel makes a reader for this consumer.
+    /// The reader comes from a running durable channel, which creates it for this consumer.
     Channel(Weak<Feed>, channel::Consumer),
 }
 

@@ -25,12 +25,13 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 pub(crate) struct Started {
     sources: AtomicUsize,
     sinks: AtomicUsize,
-    /// Sources that do not acknowledge records, so that the senders cannot send dropped records again.
+    /// Sources that do not acknowledge records. Their senders cannot send dropped records again.
     unanswering: Mutex<BTreeSet<Arc<str>>>,
     channels: Mutex<Vec<Open>>,
 }
 
-/// An open durable channel. Only its feeds and its task keep the channel alive, so that it is freed completely when a reload removes it.
+/// An open durable channel. This value does not keep the channel alive. Only the channel's feeds and its task do, so the channel is
+/// freed completely when a reload removes it.
 pub(crate) struct Open {
     channel: Weak<dyn Channel>,
     /// Resolves when the channel is closed.

@@ -30,7 +30,8 @@ pub fn read(path: &Path, bytes_max: u64, remedy: &str) -> Result<Option<Vec<u8>>
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed)?,
     };
-    // Checked before reading: a sparse file takes no space on the disk, but all of its length in memory.
+    // The length is checked before the file is read: a sparse file may take no space on disk, but its content takes its whole length in
+    // memory.
     let length = file.metadata().map_err(failed)?.len();
     if length > bytes_max {
         let most = Size::bytes(bytes_max);

@@ -103,7 +103,7 @@ pub(crate) async fn source(
             true => None,
             false => retry.after(ended.map_err(|panic| panic.0)).await,
         };
-        // Checked even if the source failed: a reload may have given its seat to another source during the back-off.
+        // The seat is checked even if the source failed: a reload may have given the seat to another source during the back-off.
         if let Some(stop) = seat.turn_to_next(&mut source) {
             context.stop = stop;
             retry.begin_turn(&context.stop);
@@ -112,7 +112,8 @@ pub(crate) async fn source(
         if let Some(end) = end {
             return end;
         }
-        // A source that fails before it waits for the stop would otherwise be retried forever.
+        // After the stop, a failed source is not retried. Otherwise, a source that fails before it waits for the stop would be
+        // retried forever.
         if context.stop.is_stopped() {
             retry.state.set(NodeState::Ended);
             return Ok(());
@@ -201,7 +202,8 @@ impl Retry {
         run.await
     }
 
-    /// Decides what follows a run. Returns how the node ended, or waits for the back-off and returns `None` if it must run again.
+    /// Decides what follows a run. If the node must run again, waits for the back-off and returns `None`. Otherwise, returns how the
+    /// node ended.
     async fn after(&mut self, ended: Result<End, String>) -> Option<End> {
         // A long run resets the back-off.
         if self.started.elapsed() > WAIT_MAX {

@@ -2,8 +2,8 @@
 //! additional label, and `status` shows them as well.
 //!
 //! Only the [`ROWS_MAX`] largest rows of a table are shown, so that many files or servers never flood a monitoring system. A node
-//! replaces a table rarely and as a whole; the data path never touches it. Two kinds of tables change continuously instead: in a table
-//! of tasks, each task counts in its own row until it ends; and a [`Census`] counts members of groups, such as the open connections of
+//! replaces a table rarely and as a whole; the data path never touches it. Two kinds of tables change continuously instead. In a table of
+//! tasks, each task counts in a separate row until it ends. A [`Census`] counts the members of groups, such as the open connections of
 //! each peer.
 
 use std::{
@@ -28,7 +28,7 @@ const TASK: &str = "task";
 enum Content {
     /// The label and the rows.
     Rows(&'static str, Rows),
-    /// The counter of each task, by the task's index. The index of a task that has ended is free for the next one.
+    /// The counter of each task, by the task's index. A new task gets the index of a task that has ended, if there is one.
     Tasks(Vec<Weak<AtomicU64>>),
     /// The label and the groups. The groups are dropped with the last handle of the census.
     Census(&'static str, Weak<Groups>),
@@ -142,7 +142,7 @@ impl Tables {
         number
     }
 
-    /// (metric, label, rows) of the tables of a component that have rows.
+    /// Returns (metric, label, rows) for each table of a component, without the tables that have no rows.
     pub fn of(&self, component: &str) -> Vec<(&'static str, &'static str, Rows)> {
         let all = self.content();
         let own = all.iter().filter(|((_, of), _)| &**of == component);
@@ -151,7 +151,7 @@ impl Tables {
             .collect()
     }
 
-    /// (metric, component, label, rows) of all tables that have rows, sorted by metric and component.
+    /// Returns (metric, component, label, rows) for each table, sorted by metric and component, without the tables that have no rows.
     pub(crate) fn all(&self) -> Vec<(&'static str, Arc<str>, &'static str, Rows)> {
         let all = self.content();
         let table = |((name, of), table): (&Key, &Content)| {
@@ -183,8 +183,8 @@ impl Table {
     }
 }
 
-/// Counts the members of groups that come and go, such as the open connections of each peer. Clones share the counts, and so do a
-/// node and the node that replaces it at a reload.
+/// Counts the members of groups that come and go, such as the open connections of each peer. Clones share the counts. At a reload, a node
+/// and its replacement share them, too.
 #[derive(Clone, Debug)]
 pub struct Census(Arc<Groups>);
 

@@ -1,8 +1,9 @@
 //! Tag patterns: which batches a consumer takes.
 //!
 //! `*` matches one part between dots. `**` matches any number of parts, including none: `web.**` matches `web`, as in Fluentd. `{a,b}`
-//! matches either alternative. A leading `!` excludes the tags that the rest of the pattern matches. A list of patterns takes a tag if no
-//! excluding pattern matches, and if one of its including patterns matches or it has no including pattern.
+//! matches either alternative. A leading `!` excludes the tags that the rest of the pattern matches. A list of patterns takes a tag if
+//! both of the following hold: no excluding pattern matches the tag, and an including pattern matches it or the list has no including
+//! pattern.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
 //! Taps: samples of the records that pass a node, for a user who watches it.
 //!
 //! Batches pass a [`Point`] where they leave a source or a processor, enter a channel, reach a sink or are rejected. While no tap
-//! is open, a point costs one relaxed load of an atomic per batch. While a [`Tap`] is open, the point copies some records of each
-//! batch, each cut at [`RECORD_BYTES_MAX`], up to the number per second that the tap asks for. A point never waits: it skips records
-//! for which the tap's queue has no space, and batches that arrive while another thread holds the lock.
+//! is open, a point costs one relaxed load of an atomic per batch. While a [`Tap`] is open, the point copies records, up to the number
+//! per second that the tap asks for. Each copy is cut at [`RECORD_BYTES_MAX`]. A point never waits. It skips records for which the
+//! tap's queue has no space, and batches that arrive while another thread holds the lock.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 
 /// The maximum number of bytes that are shown of a record.
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
-/// The maximum number of bytes that are shown of a field of a longer record.
+/// In a map longer than [`RECORD_BYTES_MAX`], each value with more bytes than this is replaced by its length.
 const FIELD_BYTES_MAX: usize = 1 << 10;
 /// The maximum number of records that wait for the reader of a tap.
 const WAITING_MAX: usize = 64;
@@ -32,7 +32,8 @@ const WAITING_MAX: usize = 64;
 const TAPS_MAX: usize = 32;
 /// The maximum number of parts into which a second is divided, so that the samples are spread over the second.
 const PARTS: u32 = 10;
-/// If several chains feed a port, a tap shows the records of only one chain, until this chain has been silent for this long.
+/// If several chains feed a port, a tap shows the records of only one of them. It turns to another chain after the shown chain has been
+/// silent for this long.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// The port by which records leave a source or a processor.
@@ -69,7 +70,8 @@ pub struct Sample {
     pub record: Vec<u8>,
     /// The encoding of `record`.
     pub encoding: Encoding,
-    /// Whether the whole record is longer. Lines are cut, and long fields of maps are replaced by their length.
+    /// Whether the original record is longer than `record`. A long line is cut. In a long map, long values are replaced by their
+    /// length.
     pub is_cut: bool,
 }
 
@@ -86,7 +88,7 @@ pub struct Tap {
 struct Viewer {
     samples: mpsc::Sender<Sample>,
     id: Weak<()>,
-    /// The maximum number of records that it receives in each part of a second.
+    /// The maximum number of records that the tap receives in each part of a second.
     share: u32,
     part: Duration,
     began: Instant,
@@ -189,7 +191,7 @@ impl Point {
     /// same records.
     #[cold]
     pub(crate) fn show(&self, port: &str, chain: usize, batch: &Batch) {
-        // A failed lock means that another thread samples a batch or opens a tap: this batch is skipped.
+        // If another thread holds the lock, because it samples a batch or opens or closes a tap, this batch is skipped.
         if let Ok(mut viewers) = self.0.viewers.try_lock() {
             let now = Instant::now();
             for viewer in &mut *viewers {

@@ -24,13 +24,13 @@ thread_local! {
     static LANE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of the current data thread; 0 on any other thread.
+/// Returns the index of the current data thread, counted from 0. On a thread that is not a data thread, returns 0.
 pub fn lane() -> usize {
     LANE.get()
 }
 
-/// Runs `work` as if it were on another data thread: batches that it sends go into that thread's lane. This is meant for a source whose
-/// input any thread may read, but whose records must stay in order.
+/// Runs `work` as if `work` ran on data thread `lane`: the batches that `work` sends go into the lane of that thread. This is meant for
+/// a source whose input any thread may read, but whose records must stay in order.
 pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -129,7 +129,7 @@ impl Threads {
                 }
             })
         });
-        // Sending fails only after the thread has ended; then the task is not needed any more.
+        // Sending fails only if the thread has ended. In that case, the task is no longer needed.
         let _ = self.0.starts[index].send(start).await;
     }
 }

@@ -1,6 +1,7 @@
 //! Runs a processor without a chain, for its unit tests and for the cases (tests beside a processor in a configuration).
 //!
-//! Every port counts as taken, and rejected records are part of the output. No meter counts, and no record is sent.
+//! Every port is treated as if it had a consumer, and rejected records are part of the output. No meter counts, and no record is
+//! sent.
 
 use std::sync::Arc;
 

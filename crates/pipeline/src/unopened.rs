@@ -1,7 +1,7 @@
 //! The stand-in for a durable channel that could not be opened.
 //!
-//! The sources that send to such a channel and the sinks that read it do not run. A node that only rejects records into it does run;
-//! the rejected records wait here, because they must not be dropped.
+//! The sources that send to such a channel and the sinks that read it do not run. A node does run if only its rejected records go to
+//! such a channel. These records wait here, because they must not be dropped.
 
 use crate::{
     channel::{BoxFuture, Channel, Group},

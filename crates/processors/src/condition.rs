@@ -1,5 +1,5 @@
-//! The option `where` of processors. Compiles its conditions, which are maps or texts in VRL (Vector Remap Language), and divides
-//! batches into runs: adjacent records for which the same condition is the first that matches.
+//! The option `where` of processors. Compiles its conditions, which are maps or texts in VRL (Vector Remap Language). Divides
+//! batches into runs. A run consists of adjacent records for which the same condition is the first that matches.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! The batch: many records in one contiguous buffer, with one tag and their number. The only unit that moves through
-//! the pipeline.
+//! The batch: many records in one contiguous buffer, with one tag and a record count. It is the only unit that moves through the pipeline.
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ pub enum Encoding {
     Packed = 2,
 }
 
-/// Many records in one contiguous buffer, with one tag and their number. Cloning shares the bytes.
+/// Many records in one contiguous buffer, with one tag and a record count. Cloning shares the bytes.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The tag that all its records share.

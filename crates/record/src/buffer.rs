@@ -1,11 +1,12 @@
 //! A pool of reusable buffers, and the bound on the memory of all of them.
 //!
 //! The first access to fresh memory is the largest cost of moving a batch, so buffers come from a pool and return to it when the last
-//! batch that shares them is dropped. The pool also enforces `memory_max`: a buffer counts from when it is taken until it is
-//! returned, free buffers count as well, and requests wait while everything is taken.
+//! batch that shares them is dropped. The pool also enforces `memory_max`. Buffers in use and free buffers count towards this bound. Free
+//! buffers are dropped when buffers in use need their memory. Requests wait while buffers in use take too much memory.
 //!
-//! A message from a peer has a [`Claim`]: the maximum memory that it may take. The buffers of the message grow as its bytes arrive. The
-//! pool admits as many messages as can be completed ([`crate::claims`]); other messages wait before they get their first buffer.
+//! A message from a peer has a [`Claim`]: the maximum memory that the message may take. The buffers of the message grow as its bytes
+//! arrive. The pool admits as many messages as can be completed ([`crate::claims`]); other messages wait before they get their first
+//! buffer.
 //!
 //! The offset of a buffer in its page decides how fast the kernel copies into it. The program's allocator (`sys/allocator.rs`) chooses this
 //! offset for every large buffer, not only for those of the pool.
@@ -43,17 +44,17 @@ impl Pool {
         }))
     }
 
-    /// An empty buffer with room for `bytes` of incoming data. Waits while three quarters of the bound are taken: the remainder is
-    /// for [`Pool::take`], so that code that drains memory never waits for code that fills it. When nothing is in use, one buffer
-    /// is always granted, so that a request above the bound cannot wait forever.
+    /// Returns an empty buffer with room for `bytes` of incoming data. Waits while this buffer would raise the memory in use above three
+    /// quarters of the bound. The last quarter is for [`Pool::take`], so that code that drains memory never waits for code that fills it.
+    /// While at most a quarter of the bound is in use, a request of any size is granted, so that a large request cannot wait forever.
     pub async fn reserve(&self, bytes: usize) -> Buffer {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         self.granted(bytes, None).await;
         self.hand_out(bytes, None)
     }
 
-    /// An empty buffer with room for `bytes` for code that drains memory (readers of a channel, encoders). Never waits:
-    /// there are few callers, and each holds a bounded number of buffers.
+    /// Returns an empty buffer with room for `bytes`, for code that drains memory (readers of a channel, encoders). Never waits, even
+    /// beyond the bound, because there are few callers, and each of them holds a bounded number of buffers.
     pub fn take(&self, bytes: usize) -> Buffer {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         self.lock().take(bytes);
@@ -117,7 +118,7 @@ impl Pool {
         }
     }
 
-    /// Gives back bytes that count as taken, and their buffer. Wakes the requests that are granted because of it.
+    /// Gives back bytes that count as taken, and their buffer. Wakes the requests that are granted as a result.
     fn give_back(&self, bytes: usize, claimed: Option<(u64, usize)>, buffer: Option<Vec<u8>>) {
         let wakers = self.lock().give_back(bytes, claimed, buffer);
         wakers.into_iter().for_each(Waker::wake);
@@ -201,7 +202,8 @@ impl Claim {
         &self.pool
     }
 
-    /// Lets the message take `bytes` more, even beyond its claim. Returns false if other messages could then no longer be completed.
+    /// Lets the message take `bytes` more, even beyond its claim. Returns false if the message would exceed the memory for large messages,
+    /// or if other messages could no longer be completed. Always returns true if the message may then hold at most 256 KiB.
     #[must_use]
     pub fn extend(&self, bytes: usize) -> bool {
         self.pool.lock().extend_claim(self.number, bytes)
@@ -214,8 +216,7 @@ impl Claim {
         self.pool.hand_out(bytes, Some(self.number))
     }
 
-    /// Like [`Claim::reserve`], but even beyond the claim of the message. Returns `None` if other messages could then no longer be
-    /// completed.
+    /// Like [`Claim::reserve`], but even beyond the claim of the message. Returns `None` if [`Claim::extend`] returns false.
     pub async fn reserve_more(&self, bytes: usize) -> Option<Buffer> {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         match self.extend(bytes) {
@@ -263,8 +264,8 @@ impl Buffer {
         Bytes::from_owner(self)
     }
 
-    /// Waits for memory, which counts towards the buffer's claim, and grows the buffer until it has room for `bytes` in total. The content
-    /// stays.
+    /// Waits for memory and grows the buffer until it has room for `bytes` in total. If the buffer has a claim, the added memory counts
+    /// towards that claim. The content stays.
     pub async fn grow(&mut self, bytes: usize) {
         let Some(more) = bytes.checked_sub(self.size).filter(|more| *more > 0) else {
             return;
@@ -292,8 +293,7 @@ impl Buffer {
         self.pool.lock().keep(smaller);
     }
 
-    /// Like [`Buffer::grow`], but even beyond the claim, for a message of unknown length. Returns false if other messages could then no
-    /// longer be completed.
+    /// Like [`Buffer::grow`], but even beyond the claim, for a message of unknown length. Returns false if [`Claim::extend`] returns false.
     pub async fn grow_more(&mut self, claim: &Claim, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.size);
         let granted = claim.extend(more);

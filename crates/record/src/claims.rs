@@ -1,9 +1,9 @@
 //! The memory that messages being received may still take from a pool, and whether all of them can be completed.
 //!
-//! Each message declares its maximum before it begins, and takes memory in steps as its bytes arrive. A step is granted
-//! only if all messages can still be completed one after another: the smallest with the memory that no message holds,
-//! the next one with what the first gives back, and so on (the banker's algorithm). So messages that each hold a part
-//! never deadlock, and a message that only announces its size takes nothing from the others.
+//! Each message declares its maximum before it begins, and takes memory in steps as its bytes arrive. A step is granted only if all
+//! messages can still be completed one after another. The message that needs the least is completed first, with the memory that no message
+//! holds. The next one can also use the memory that the first one gives back, and so on (the banker's algorithm). So messages that each
+//! hold a part never deadlock, and a message that only announces its size takes nothing from the others.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     parts: HashMap<u64, Part>,
-    /// The memory that each message holds, sorted by the key: the memory that the message may still take, and the number of its claim.
+    /// The memory that each message holds. The key is the memory that the message may still take, and the number of its claim. So the
+    /// messages are sorted by the memory that they may still take.
     by_need: BTreeMap<(usize, u64), usize>,
     /// The memory that all messages hold together.
     held: usize,
@@ -47,8 +48,8 @@ impl Ask {
         self.held + self.need.max(self.bytes)
     }
 
-    /// Whether this request must be unsafe if `other` is: this request asks for at least as much, and its message holds at most as much and
-    /// may still take at least as much.
+    /// Whether this request is at least as hard to grant as `other`: it asks for at least as much, and its message holds at most as much
+    /// and may still take at least as much. If `other` is unsafe, this request is unsafe, too.
     pub(crate) fn is_no_easier_than(&self, other: &Self) -> bool {
         self.bytes >= other.bytes && self.held <= other.held && self.need >= other.need
     }
@@ -81,8 +82,8 @@ impl Claims {
         Ask { bytes, held, need }
     }
 
-    /// Whether a message may take `bytes`: all messages can then still be completed, and hold at most `memory` together. While no other
-    /// message holds memory, a message may take more than `memory`.
+    /// Returns whether a message may take `bytes`. It may do so if all messages can still be completed afterwards and together hold at most
+    /// `memory`. While no other message holds memory, a message may take more than `memory`.
     pub(crate) fn allows(&mut self, claim: u64, bytes: usize, memory: usize) -> bool {
         let Some(before) = self.parts.get(&claim).copied() else {
             return true;

@@ -6,7 +6,7 @@
 pub(crate) const BUFFER_BYTES_MIN: usize = 64 << 10;
 /// The largest buffer that is kept for reuse. Buffers of the hot paths are no larger: a queue holds 2 to 4 MiB.
 pub(crate) const KEEP_BYTES_MAX: usize = 4 << 20;
-/// The most free buffers that are kept.
+/// The maximum number of free buffers that are kept.
 const BUFFERS_MAX: usize = 64;
 
 /// Free buffers, in the order in which they were returned.
@@ -30,7 +30,8 @@ impl FreeList {
         self.bytes
     }
 
-    /// The last returned buffer that holds `bytes` and is at most four times as large.
+    /// Finds a buffer with room for `bytes` that is at most four times as large. If there are several, finds the one
+    /// that was returned last.
     pub(crate) fn find(&self, bytes: usize) -> Option<Fitting> {
         let fits = |free: &Vec<u8>| free.capacity() >= bytes && free.capacity() / 4 <= bytes;
         let place = self.buffers.iter().rposition(fits)?;

@@ -1,8 +1,8 @@
 //! The bookkeeping of a pool: how much memory is in use, which buffers are free, and which requests wait.
 //!
 //! A request is granted if there is memory for it and all messages that are being received can still be completed
-//! ([`crate::claims`]). The claim of a message is the maximum memory that the message may take. Every method after which
-//! waiting requests may succeed returns the tasks to wake, so that the caller can wake them without holding the pool's lock.
+//! ([`crate::claims`]). The claim of a message is the maximum memory that the message may take. A method that may grant waiting requests
+//! returns the tasks to wake. The caller wakes them after it has released the pool's lock.
 
 use std::{
     collections::BTreeMap,
@@ -109,7 +109,8 @@ impl Ledger {
         number
     }
 
-    /// Lets a message take `bytes` more, even beyond its claim. Returns false if other messages could then no longer be completed.
+    /// Lets a message take `bytes` more, even beyond its claim. Returns false if the message would exceed the memory for large messages, or
+    /// if other messages could no longer be completed. Always returns true if the message may then hold at most [`SMALL_BYTES_MAX`].
     pub(crate) fn extend_claim(&mut self, claim: u64, bytes: usize) -> bool {
         let claims_max = self.claims_max();
         let is_small = self.claims.ask(claim, bytes).total() <= SMALL_BYTES_MAX;
@@ -241,8 +242,8 @@ impl Ledger {
         {
             return Verdict::Unsafe;
         }
-        // A request is granted even above the limit while everything other than its own message holds at most a quarter of the bound. (This
-        // much is reserved for code that drains memory.) So one message can always continue.
+        // A request is granted even above the limit while all memory in use, except that of the request's message, is at most a quarter of
+        // the bound. (A quarter is the part that is reserved for code that drains memory.) So one message can always continue.
         let own = wish.claim.map_or(0, |claim| self.claims.held(claim));
         let others = self.taken.saturating_sub(own);
         if others > self.fill_max() / 3 && self.taken + wish.bytes > self.fill_max() {
@@ -257,8 +258,8 @@ impl Ledger {
 
     /// Grants all requests that can be granted and returns the tasks to wake. The requests of messages that already hold
     /// memory are decided first, because these messages return their memory when they are complete. While one of these requests waits for
-    /// free memory, only requests of such messages are granted. The check whether a request is safe looks at every message, so it is
-    /// skipped if an easier request was already refused.
+    /// free memory, requests that do not come from such a message wait, too. The check whether a request is safe looks at every message, so
+    /// it is skipped if an easier request was already refused.
     fn serve(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         if self.waiting.is_empty() {

@@ -8,7 +8,8 @@ use std::{
 
 use millstream_sys::disk::{Disk, OutputMode};
 
-/// Maximum number of directories that are remembered. When it is exceeded, all are forgotten, and checked again when next used.
+/// Maximum number of directories that are remembered. Beyond this number, all directories are forgotten. Each is then checked
+/// again when it is next used.
 const KNOWN_MAX: usize = 4096;
 
 /// Directories that are known to be durable: they and all their parents have been synced.

@@ -111,13 +111,14 @@ impl Formatting {
         Ok(formatting)
     }
 
-    /// [`Formatting::with_avro`] for sinks that write no Avro files.
+    /// Like [`Formatting::with_avro`], but for sinks that write no Avro files.
     pub(crate) fn with<T: DeserializeOwned>(node: &Node) -> Checked<(Self, T)> {
         let (format, config) = Self::read(node, Default::Lines, false)?;
         Self::without_avro(node, format, config)
     }
 
-    /// [`Formatting::with`] for sinks with other defaults. The option `headers` then belongs to the sink, not to the format.
+    /// Like [`Formatting::with`], but for sinks with other defaults. For these sinks, the option `headers` belongs to the sink,
+    /// not to the format.
     pub(crate) fn with_default<T: DeserializeOwned>(
         node: &Node,
         default: Default,
@@ -216,7 +217,7 @@ pub(crate) fn schema_with<T: JsonSchema>() -> Schema {
     schema
 }
 
-/// [`schema_with`] for a sink with another default format.
+/// Like [`schema_with`], but for a sink with another default format.
 pub(crate) fn schema_with_default<T: JsonSchema>(format: &str) -> Schema {
     let mut schema = schema_with::<T>();
     let place = schema.pointer_mut("/properties/format/default");

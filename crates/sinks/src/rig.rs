@@ -30,7 +30,8 @@ pub(crate) struct Upstream(Arc<Mutex<State>>);
 struct State {
     /// The id of a durable channel; `None`: memory.
     id: Option<u128>,
-    /// Durable: all groups of batches ever put, each at position (1, index + 1). Memory: groups of one batch that were not read yet.
+    /// In a durable channel, all groups of batches that were ever put, each at position (1, index + 1). In memory, groups of one
+    /// batch that were not read yet.
     batches: VecDeque<(Vec<Batch>, Option<delivery::Token>)>,
     next: usize,
     /// The number of batches of the next group that were read.

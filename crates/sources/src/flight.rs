@@ -66,7 +66,8 @@ impl<M: Copy> Flight<M> {
         self.settled
     }
 
-    /// Whether the next batch should request an early answer. Otherwise consumers that delay their answers could stop the flow.
+    /// Whether the next batch should request an early answer. Without such requests, consumers that delay their answers could stop
+    /// the flow.
     pub(crate) fn is_half_full(&self) -> bool {
         self.in_flight.len() >= BATCHES_MAX / 2
     }
@@ -76,8 +77,8 @@ impl<M: Copy> Flight<M> {
         self.in_flight.len() >= BATCHES_MAX
     }
 
-    /// Takes the answers that have arrived. Returns whether there were any. Fails if one of these batches was dropped. A flow that
-    /// cannot send it again may continue.
+    /// Takes the answers that have arrived. Returns whether there were any. Fails if one of the answered batches was dropped. A
+    /// flow that cannot resend the dropped batch may continue after this error.
     pub(crate) fn collect(&mut self) -> Result<bool, Unsettled> {
         let (before, mut failed) = (self.in_flight.len(), false);
         while let Some((receipt, mark)) = self.in_flight.front() {

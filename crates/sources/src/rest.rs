@@ -1,14 +1,14 @@
 //! The bytes of an incomplete value or request body. Up to 64 KiB are in a vector; beyond that, all of them move into a buffer of
-//! the memory pool. `memory_max` counts both.
+//! the memory pool. Both count against `memory_max`, except for a vector of at most 1 KiB.
 
 use std::time::Duration;
 
 use millstream_record::{Buffer, Charge, Claim};
 use tokio::time::timeout;
 
-/// The most bytes that the vector may hold. The smallest buffer of the pool has this size.
+/// The maximum number of bytes in the vector. The smallest buffer of the pool has this size.
 const OWN_BYTES_MAX: usize = 64 << 10;
-/// Up to this many bytes are not charged to the pool.
+/// A vector of at most this many bytes is not charged to the pool.
 const FEW_BYTES: usize = 1 << 10;
 /// A buffer of the pool grows by this factor, so that all growth together copies at most a third of the final bytes.
 const GROWTH: usize = 4;
@@ -16,7 +16,7 @@ const GROWTH: usize = 4;
 /// The bytes of an incomplete value.
 pub(crate) struct Rest {
     own: Vec<u8>,
-    /// The number of bytes that are charged for `own`, and their charge.
+    /// The number of bytes that are charged to the pool for `own`, and the charge.
     charge: Option<(usize, Charge)>,
     pooled: Option<Buffer>,
     /// The largest expected number of bytes.

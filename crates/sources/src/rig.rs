@@ -32,7 +32,7 @@ pub(crate) struct Downstream(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     durable: bool,
-    /// Whether batches are settled immediately. Otherwise their tokens are held.
+    /// Whether batches are settled immediately. If not, their tokens are held.
     answers: bool,
     /// Whether `put` waits because the channel is full.
     full: bool,
@@ -67,7 +67,7 @@ impl Downstream {
         downstream
     }
 
-    /// Sends the batches of sources that start later to `other`, too; with `None`, only to this channel.
+    /// Makes sources that start later send their batches to `other`, too. With `None`, they send only to this channel.
     pub(crate) fn set_beside(&self, other: Option<&Self>) {
         self.lock().beside = other.cloned();
     }
@@ -230,7 +230,8 @@ impl Downstream {
             } else {
                 Some(batch)
             };
-            // The body is copied, as a channel that writes it does, so that the buffer returns to its pool.
+            // The body is copied, so that the buffer returns to its pool. A channel that writes the body to disk frees the buffer,
+            // too.
             state.batches.extend(batch.map(|batch| Batch {
                 body: batch.body.to_vec().into(),
                 ..batch

@@ -12,7 +12,7 @@ use millstream_wire::{
 
 /// Values of this machine.
 pub(crate) const LOCAL_VALUES: &[&str] = &["host"];
-/// Values of a peer. Both are its IP address. For a unix socket, they are the name of this machine and `unix`.
+/// Values of a peer. Both are its IP address. For a unix socket, `host` is the name of this machine, and `peer` is `unix`.
 pub(crate) const PEER_VALUES: &[&str] = &["host", "peer"];
 
 /// How to make the tag of a batch.
@@ -42,8 +42,8 @@ impl Tagging {
         Self::new(tag, known).map_err(|why| node.problem_at("tag", why))
     }
 
-    /// The tag of a batch. `given` is the tag if the option is not set. `path` replaces the star, if there is one. If the batch
-    /// lacks a value of the template (for example, because its file belongs to no pod), the tag is `given`.
+    /// The tag of a batch. If the option is not set, the tag is `given`. In a text, `path` replaces each `*`, if there is a path.
+    /// If the batch lacks a value of the template (for example, because its file belongs to no pod), the tag is `given`.
     pub(crate) fn tag(&self, given: &str, path: Option<&str>, values: &Values) -> Tag {
         match (self, path) {
             (Self::Given, _) => Tag::from(given),

@@ -10,8 +10,8 @@
 //!         16   4  CRC-32C of "mark" and bytes 0..16
 //!         20   4  0
 //! ```
-//! A record is synced before the next one is written, so only the last can be torn. The mark is written after the sync and is not synced
-//! itself: it may be stale or missing, but the records before the offset that it names were durable. If one of these records cannot be
+//! A record is synced before the next one is written, so only the last can be torn. The mark is written after that sync, and is not synced
+//! itself. So the mark may be stale or missing, but all records before the offset in it were durable. If one of these records cannot be
 //! read, the file is damaged, even if the damage looks like a torn end. Programs up to 2026-11 wrote no marks; they ended a superseded file
 //! with a record of the single byte ff.
 
@@ -78,7 +78,7 @@ struct Side {
 
 impl Alternating {
     /// Opens or creates the files `NAME.0` and `NAME.1`, each of at least `capacity` bytes, and reads them. Nothing can be appended
-    /// before [`Alternating::begin`]. With `synced: false` a record may not survive a power cut.
+    /// before [`Alternating::begin`]. With `synced: false`, a power cut can lose records.
     pub fn open(
         disk: &dyn Disk,
         path: &Path,
@@ -299,7 +299,7 @@ struct Contents {
     mark: Option<Mark>,
     /// Whether the header is neither valid nor all zeros.
     scratched: bool,
-    /// The end of the first hole. Records follow it, so it is not a torn end.
+    /// The end of the first hole. Records follow the hole, so the hole is not a torn end.
     hole_end: Option<u64>,
 }
 
@@ -407,7 +407,8 @@ fn why_damaged(side: usize, sides: &[Side; 2], read: &[Contents; 2]) -> Option<S
             mark.end
         ));
     }
-    // A first header that was torn by a crash looks the same as a damaged one. Both are reported, and the state is empty.
+    // If a crash tore the first header of a new journal, the header looks like a damaged one. Both cases are reported as damage, and the
+    // list of records is empty.
     let has_remains = |contents: &Contents| contents.scratched || contents.generation.is_some();
     (bodies.is_empty() && read.iter().any(has_remains))
         .then(|| format!("{} has no snapshot", path(side)))

@@ -19,8 +19,9 @@ use crate::seal::{HEADER_BYTES, u32_at};
 /// Bytes before the body of a record.
 pub(crate) const HEAD_BYTES: usize = 8;
 const ALIGN: usize = 8;
-/// A search for the next record checks bytes that look like records. For these checks it reads at most this many times the size of the
-/// file. This is enough for all records of an earlier generation, which together have less than the size of the file.
+/// The limit on the bytes that a scan checks while it searches for the next valid record, as a multiple of the file's size. The search
+/// has to compute a checksum over all bytes that look like a record. The limit suffices for the stale records of an earlier
+/// generation, which together are smaller than the file.
 const PROOF_FACTOR: usize = 8;
 
 /// A record of a journal.
@@ -60,7 +61,7 @@ pub(crate) fn body_at(bytes: &[u8], at: usize, generation: u64, body_max: usize)
     (u32_at(bytes, at + 4) == Some(expected)).then_some(body)
 }
 
-/// The length of the body of the record at `at`, which may be invalid; `None` if its head shows that there is no record.
+/// The length of the body that the head at `at` states. The checksum is not verified. `None` if no record can have this length.
 fn length_at(bytes: &[u8], at: usize, body_max: usize) -> Option<usize> {
     let length = u32_at(bytes, at)? as usize;
     let rest = bytes.len().checked_sub(at + HEAD_BYTES)?;

@@ -43,8 +43,8 @@ pub struct Recovered {
     pub records: Vec<Record>,
     /// Ranges in which no record is valid, although a valid record follows. Either they are damaged, or a power cut lost unsynced writes.
     pub holes: Vec<Range<u64>>,
-    /// The number of bytes that are damaged or missing in the journal and intact in its copy; then the number that are damaged or missing
-    /// in the copy and intact in the journal.
+    /// The first element counts the bytes that are damaged or missing in the journal and intact in its copy. The second element counts the
+    /// bytes that are damaged or missing in the copy and intact in the journal.
     pub lacks: [u64; 2],
 }
 
@@ -79,10 +79,10 @@ pub struct Journal {
     buffer: Vec<u8>,
 }
 
-/// The files that are appended to.
+/// The files to which records are appended.
 struct OpenFiles {
     file: Arc<dyn File>,
-    /// `None` after a failed write, until the journal is replaced.
+    /// `None` if the journal has no copy, or if a write of the copy failed during or after the last replacement of the journal.
     copy: Option<Arc<dyn File>>,
     end: u64,
 }
@@ -90,8 +90,8 @@ struct OpenFiles {
 impl Journal {
     /// Reads the journal of an earlier run; `None` if there is none. Nothing can be appended before [`Journal::replace`].
     ///
-    /// `older` converts a journal and its copy if neither has a valid header of the current version. It returns `None` for bytes
-    /// that are not of an older version either; the result of `open` is then [`Error::Damaged`].
+    /// `older` converts a journal and its copy if neither has a valid header of the current version. If the bytes are not of an older
+    /// version either, `older` returns `None`, and `open` fails with [`Error::Damaged`].
     pub fn open(
         disk: Arc<dyn Disk>,
         path: PathBuf,
@@ -266,8 +266,8 @@ impl Journal {
         self.open.is_none()
     }
 
-    /// Makes [`Journal::replace`] necessary. Call it if some of the records became invalid, or if a sync through [`Journal::file`]
-    /// failed.
+    /// Makes [`Journal::replace`] necessary. Call this method if some of the records became invalid, or if a sync through
+    /// [`Journal::file`] failed.
     pub fn invalidate(&mut self) {
         self.open = None;
     }

@@ -87,8 +87,8 @@ pub(crate) fn directory(path: &Path) -> &Path {
     or_here(path.parent().unwrap_or(Path::new("")))
 }
 
-/// Creates `directory` and all levels above it that are missing, and makes their names durable. Also syncs the names of
-/// levels that exist already: an earlier run may have created one and died before it was durable.
+/// Creates `directory` and all levels above it that are missing, and makes their names durable. Also syncs the names of levels that exist
+/// already, because an earlier run may have created a level and died before its name was durable.
 pub fn create_directory(disk: &dyn Disk, directory: &Path) -> io::Result<()> {
     let mut levels: Vec<_> = directory.ancestors().collect();
     levels.retain(|level| !level.as_os_str().is_empty());

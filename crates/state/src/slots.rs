@@ -39,7 +39,7 @@ pub struct Slots {
 pub enum Stored {
     /// The newest valid body.
     Body(Vec<u8>),
-    /// No body is valid, and one slot was never written: a crash came before the first body was durable.
+    /// No body is valid, and at least one slot was never written: a crash came before the first body was durable.
     Nothing,
     /// Both slots were written and neither is valid.
     Damaged,

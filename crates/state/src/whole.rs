@@ -42,8 +42,8 @@ impl WholeFile {
 
     /// Reads the stored body; `None` if there is no file.
     ///
-    /// `older` converts a file that is not of the current version to the current body. It returns `None` for a file that is
-    /// not of an older version either; the result is then [`Error::Damaged`].
+    /// `older` converts a file that is not of the current version to the current body. If the file is not of an older
+    /// version either, `older` returns `None`, and `load` fails with [`Error::Damaged`].
     pub fn load(
         &self,
         older: impl FnOnce(&[u8]) -> Option<Vec<u8>>,

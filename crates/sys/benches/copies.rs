@@ -1,7 +1,7 @@
-//! Measures how fast the kernel copies out of a socket and out of the page cache, by the distance of the destination from the
-//! source modulo a page: `cargo bench -p millstream-sys --bench copies`. Prints GB/s for the distances 0 to 64, and for the
-//! distance at which a buffer of the program's allocator begins. The fastest lap counts, because other load only makes laps
-//! slower.
+//! Measures the speed at which the kernel copies out of a socket and out of the page cache:
+//! `cargo bench -p millstream-sys --bench copies`. The speed depends on the distance of the destination from the source, modulo
+//! a page. Prints GB/s for the distances 0 to 64, and for the distance at which a buffer of the program's allocator begins. The
+//! fastest lap counts, because other load only makes laps slower.
 
 use std::{
     fs::File,

@@ -15,7 +15,8 @@ use std::{
 
 /// The space for one control message with a u32, in words of 8 bytes: two for its header, one for the padded value, and a spare one.
 const CONTROL_WORDS: usize = 4;
-/// How much longer a slot is than a datagram may be, so that the slots do not begin in the same cache set.
+/// The number of spare bytes after the longest possible datagram in each slot. They keep the slots from beginning in the same cache
+/// set.
 const SPREAD_BYTES: usize = 5 * 64;
 
 /// Receives datagrams into its own memory.

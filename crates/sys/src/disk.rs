@@ -108,8 +108,8 @@ pub trait File: Send + Sync {
     /// Writes like [`File::write_at`]. If the kernel and the file system support it (RWF_DONTCACHE, Linux 6.14), the written pages do not
     /// stay in the page cache. Fresh page-cache memory is the largest cost of a large write.
     fn write_uncached_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// Allocates the first `bytes` bytes of the file, so that a full disk fails here and not when data is written. The file is at
-    /// least that long afterwards.
+    /// Allocates the first `bytes` bytes of the file, so that a full disk causes an error here and not when data is written. The file is
+    /// at least that long afterwards.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
     /// Truncates or extends the file.
     fn truncate(&self, bytes: u64) -> io::Result<()>;
@@ -121,10 +121,11 @@ pub trait File: Send + Sync {
     fn start_writeback(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
         Ok(())
     }
-    /// Waits until the disk has taken `bytes` bytes from `offset` on, so that their memory can be reclaimed. This does not make them
-    /// durable. Treat an error like one of [`File::sync`], which may not report it again.
+    /// Waits until the disk has taken `bytes` bytes from `offset` on, so that their memory can be reclaimed. This does not make the bytes
+    /// durable. Treat an error like an error of [`File::sync`], because the next sync does not necessarily report it again.
     fn finish_writeback(&self, offset: u64, bytes: u64) -> io::Result<()>;
-    /// Gives back the memory of the whole pages in `bytes` bytes from `offset` on, if they are on the disk. The caller may ignore an error.
+    /// Drops pages from the page cache: those that lie completely in the `bytes` bytes from `offset` on, and are on the disk. The caller
+    /// may ignore an error.
     fn let_go(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
         Ok(())
     }
@@ -345,9 +346,9 @@ impl File for HostFile {
 
 /// Appends up to `bytes` bytes from `offset` on to `buffer`, as far as the file reaches; returns how many.
 ///
-/// In the page cache, the byte at `offset` of the file is at the same offset modulo a page, so the distance between source and destination
-/// is known. At the slow distances ([`crate::allocator`]) the bytes are read to an address that is [`DETOUR_BYTES`] higher, and then moved
-/// to their destination.
+/// In the page cache, the address of the byte at `offset` equals `offset` modulo a page, so the distance between source and destination is
+/// known. At the slow distances ([`crate::allocator`]) the bytes are read to an address that is [`DETOUR_BYTES`] higher, and then moved to
+/// their destination.
 pub fn read_at(
     file: &fs::File,
     buffer: &mut Vec<u8>,
@@ -415,7 +416,7 @@ fn write_all(
     let mut at = offset;
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
-        // IOV_MAX: the most parts of one call.
+        // IOV_MAX: the maximum number of parts in one call.
         let parts = &left[..left.len().min(1024)];
         match write(parts, at) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

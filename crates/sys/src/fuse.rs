@@ -251,8 +251,8 @@ fn directly(target: &Path, options: Options) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// Mounts through the helper, which stays and unmounts when the socket to it is closed. The error is the helper's message, or `None` if
-/// there is no helper.
+/// Mounts through the helper. The helper keeps running, and unmounts when the socket to it is closed. The error is the helper's
+/// message, or `None` if there is no helper.
 fn by_helper(
     target: &Path,
     options: Options,

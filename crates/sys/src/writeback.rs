@@ -38,8 +38,8 @@ pub fn finish(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     sync_file_range(file, offset, bytes, flags)
 }
 
-/// Gives back the memory of the whole pages in `bytes` bytes from `offset` on (`posix_fadvise(2)`), if they are on the disk and not mapped
-/// by another process. The caller may ignore an error.
+/// Drops pages from the page cache (`posix_fadvise(2)`): those that lie completely in the `bytes` bytes from `offset` on, are on the disk,
+/// and are not mapped by another process. The caller may ignore an error.
 pub fn let_go(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     // A length of 0 would mean the whole file.
     match std::num::NonZeroU64::new(bytes) {

@@ -34,7 +34,8 @@
 //! | any other ext | string of its data | regex | str, its pattern |
 //! | map | object; keys as text, the first of equal keys | object | map, keys sorted |
 //!
-//! The table applies to fields that a program changes. A field that a program only reads is copied unchanged.
+//! The left half of the table shows how a program sees the fields that it reads. The right half shows how the fields that it
+//! changes are written. A field that a program reads and does not change is copied unchanged.
 
 #[cfg(not(feature = "vrl"))]
 mod absent;

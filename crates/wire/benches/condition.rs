@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 /// Records per batch: about 1 MB.
 const RECORDS: u32 = 4096;
-/// Passes over the batch.
+/// Number of laps. Each lap is one pass over the batch.
 const LAPS: usize = 1000;
 
 fn batch() -> Batch {

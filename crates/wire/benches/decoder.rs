@@ -1,5 +1,5 @@
 //! Speed of decoding single messages and gathering them into a batch: `cargo bench -p millstream-wire --bench decoder`.
-//! Prints millions of messages per second: the median of seven laps over a read buffer that stays in the cache.
+//! Prints millions of messages per second: the median of seven rounds over a read buffer that stays in the cache.
 
 use std::{hint::black_box, time::Instant};
 
@@ -10,7 +10,7 @@ use millstream_wire::{
 
 /// Size of the read buffer.
 const STASH_BYTES: usize = 64 << 10;
-/// Passes over the buffer per lap.
+/// Passes over the buffer in each round.
 const LAPS: usize = 2000;
 
 fn messages(chunk: bool) -> (Vec<u8>, usize) {

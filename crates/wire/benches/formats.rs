@@ -1,6 +1,6 @@
 //! Cost of the formats: `cargo bench -p millstream-wire --bench formats`. Prints nanoseconds per record: the best and
-//! the median of 300 laps. Each lap passes twice over a batch of 8192 records (in most cases of 122 bytes) and writes
-//! into the same buffer. The batch and the buffer stay in the cache.
+//! the median of 300 rounds. Each round passes twice over a batch of 8192 records (in most cases of 122 bytes) and
+//! writes into the same buffer. The batch and the buffer stay in the cache.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
@@ -15,9 +15,9 @@ use millstream_wire::{
 
 /// Records per batch: a chunk of the forward protocol, about 1 MB.
 const RECORDS: u32 = 8192;
-/// Passes over the batch per lap.
+/// Passes over the batch in each round.
 const LAPS: u32 = 2;
-/// Number of laps. The best and the median are printed.
+/// Number of rounds. The best and the median are printed.
 const ROUNDS: usize = 300;
 
 fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {

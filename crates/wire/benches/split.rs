@@ -18,7 +18,7 @@ use millstream_wire::{
 
 /// The size of a batch, as the source `generate` sends it.
 const BATCH_BYTES: usize = 128 << 10;
-/// Passes over the batch.
+/// Number of laps. Each lap is one pass over the batch.
 const LAPS: usize = 3000;
 
 /// The hash function that the pipeline uses.

@@ -1,6 +1,6 @@
 //! Speed of decoding syslog messages: `cargo bench -p millstream-wire --bench syslog`. Prints nanoseconds per
-//! message of 300 bytes, for a read buffer that stays in the cache. The fastest of nine laps counts, because other work
-//! on the machine only makes laps slower.
+//! message of 300 bytes, for a read buffer that stays in the cache. The fastest of nine rounds counts, because other
+//! work on the machine only makes rounds slower.
 
 use std::{hint::black_box, time::Instant};
 
@@ -11,7 +11,7 @@ use millstream_wire::syslog::{After, Decoder, Framing, Received, Settings, TimeZ
 const STASH_BYTES: usize = 64 << 10;
 /// Length of a message with the newline that ends it.
 const MESSAGE_BYTES: usize = 300;
-/// Passes over the buffer per lap.
+/// Passes over the buffer in each round.
 const LAPS: usize = 500;
 /// 2026-11-21T06:40:31Z
 const NOW: Time = Time(1_795_243_231_000_000_000);

@@ -9,7 +9,7 @@ use millstream_wire::msgpack::{
 
 /// Entries per chunk: about 1 MB at 122 bytes, as in the forward benchmarks.
 const ENTRIES: usize = 8192;
-/// Passes over the chunk per lap.
+/// Number of laps. Each lap is one pass over the chunk.
 const LAPS: usize = 2000;
 
 /// Entries with `keys` fields, of which the last `numbers` are numbers and the others texts.

@@ -3,7 +3,7 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! No text is replaced before this hop: only a sink that must write UTF-8 replaces text that is not UTF-8.
+//! Text that is not UTF-8 stays unchanged until this hop. Only a sink that must write UTF-8 replaces it.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use schemars::JsonSchema;

@@ -23,7 +23,8 @@ use crate::msgpack::{write_array_len, write_map_len, write_str, write_time};
 
 /// The longest accepted name of a field, with a margin: the journal allows 64 bytes.
 const NAME_BYTES_MAX: usize = 256;
-/// The most fields of an entry that becomes a record, with a margin: journald takes 1024 fields from a program, and adds some.
+/// The maximum number of fields of an entry that becomes a record. It includes a margin: journald takes 1024 fields from a
+/// program, and adds some.
 pub const FIELDS_MAX: u32 = 2048;
 
 /// An entry, with the values of the two fields that its consumer needs: the cursor and the time.
@@ -46,7 +47,7 @@ pub struct Entry<'a> {
 pub enum Scanned<'a> {
     /// A complete entry.
     Entry(Entry<'a>),
-    /// An entry with more than [`FIELDS_MAX`] fields, which may be incomplete.
+    /// An entry with more than [`FIELDS_MAX`] fields. Its end may not have arrived yet.
     TooManyFields {
         /// The first [`FIELDS_MAX`] fields.
         fields: &'a [u8],

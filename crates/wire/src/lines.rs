@@ -57,7 +57,7 @@ pub fn whole(text: &[u8]) -> usize {
     memrchr(b'\n', text).map_or(0, |last| last + 1)
 }
 
-/// The offset after the last newline within the first `bytes_max` bytes of `text`; 0 if its first line is longer.
+/// The offset after the last newline within the first `bytes_max` bytes of `text`; 0 if these bytes have no newline.
 pub fn cut(text: &[u8], bytes_max: usize) -> usize {
     whole(text.get(..bytes_max).unwrap_or(text))
 }

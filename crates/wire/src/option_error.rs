@@ -1,6 +1,6 @@
-//! Why options of a format, or of a parser, cannot be used together.
+//! The error for wrong options of a format or of a parser.
 
-/// Incompatible options.
+/// An option has a wrong value, is missing, or cannot be used with another option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}: {help}")]
 pub struct OptionError {

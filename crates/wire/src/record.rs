@@ -27,7 +27,7 @@ pub enum Record<'a> {
 /// One record and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct TimedRecord<'a> {
-    /// The event time; for lines and entries without one, the batch's receive time.
+    /// The event time. For a line, and for an entry without a time, it is the receive time of the batch.
     pub time: Time,
     /// The record.
     pub record: Record<'a>,
@@ -59,7 +59,7 @@ impl<'a> Value<'a> {
 }
 
 /// The records of a batch in order, each with its range in the body (including the newline of a line). Stops at bytes that are
-/// not an entry; a valid batch contains none.
+/// not an entry. A valid batch contains no such bytes.
 pub fn records(batch: &Batch) -> Events<'_> {
     Events {
         body: &batch.body,

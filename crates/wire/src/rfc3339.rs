@@ -4,8 +4,8 @@
 use jiff::{Timestamp, tz::TimeZone};
 use millstream_record::Time;
 
-/// The number of cached texts. One is not enough, because the records of different senders interleave, and their times
-/// are a few seconds apart.
+/// The number of cached texts. A single one would not be enough: the records of different senders interleave, and their
+/// times are a few seconds apart.
 pub(crate) const SLOTS: usize = 8;
 
 /// Converts a time to jiff's type.

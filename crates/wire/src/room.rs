@@ -1,7 +1,8 @@
 //! The spare bytes at the end of a vector, into which encoders write by offset.
 //!
-//! Encoders store eight bytes at a time even if fewer belong to the text. So they write into initialized bytes, and the vector
-//! is truncated at the end. The vector grows in small steps, so that new bytes are still in the cache when they are written.
+//! Encoders store eight bytes at a time, even if fewer belong to the text. So they write into spare initialized bytes of the
+//! vector, and the vector is truncated at the end. The vector grows in small steps, so that new bytes are still in the cache when
+//! they are written.
 
 use crate::invalid_utf8::InvalidUtf8;
 
@@ -153,8 +154,8 @@ impl<'a> Room<'a> {
             .unwrap_or_default()
     }
 
-    /// Advances over the next `count` bytes, which the caller has written: at most those that the last [`Room::ahead`]
-    /// returned.
+    /// Advances over the next `count` bytes, which the caller has written. `count` is at most the number of bytes that the last
+    /// [`Room::ahead`] returned.
     #[inline(always)]
     pub(crate) fn advance(&mut self, count: usize) {
         self.at = (self.at + count).min(self.out.len());

@@ -14,14 +14,14 @@ use crate::{
     template::{Depends, Renderer, Template},
 };
 
-/// The most records for which `Splitter::records` retains its memory between batches.
+/// The maximum capacity, in records, that `Splitter::records` keeps for a smaller batch.
 const RECORDS_KEPT: usize = 64 << 10;
 
 /// Splits batches by the hash of each record's key, which is the text of a template. Every task needs its own splitter, because a
 /// splitter reuses buffers.
 pub struct Splitter {
     renderer: Renderer,
-    /// The path, if the template is a single field: the field's text is then hashed without being copied.
+    /// The path of the field, if the template is a single field. In this case, the text of the field is hashed without being copied.
     field: Option<FieldPath>,
     /// The name of `field`, if it is at the top level.
     name: Option<Box<str>>,
@@ -48,10 +48,10 @@ impl Splitter {
         }
     }
 
-    /// Splits a batch into at most `parts` parts. A record belongs to the part whose number is the hash of its key modulo `parts`.
-    /// Returns the parts that have records, with their numbers, in ascending order. The records of a part keep their order. If a
-    /// value that the template needs is missing, the key is empty. The parts have no origins (the chunks or file ranges from which
-    /// the records came). But if all records belong to one part, the batch is returned unchanged and is not copied.
+    /// Splits a batch into at most `parts` parts. A record belongs to the part whose number is the hash of its key modulo `parts`. Returns
+    /// the parts that have records, with their numbers, in ascending order. The records of a part keep their order. If a value that the
+    /// template needs is missing, the key is empty. If all records belong to one part, the batch is returned unchanged and is not copied.
+    /// Otherwise the parts have no origins (the chunks or file ranges from which the records came).
     pub fn split(&mut self, batch: Batch, parts: usize, pool: &Pool) -> Vec<(usize, Batch)> {
         let parts = parts.max(1);
         if parts == 1 {
@@ -86,7 +86,7 @@ impl Splitter {
     fn place<'b>(&mut self, batch: &'b Batch, parts: usize, pool: &'b Pool) -> Places<'b> {
         self.records.clear();
         let count = batch.count as usize;
-        // Otherwise the memory for one large batch would never be freed.
+        // Without this call, the memory for one large batch would never be freed.
         self.records.shrink_to(count.max(RECORDS_KEPT));
         self.records.reserve(count);
         let mut places = Places::new(batch, parts, pool, std::mem::take(&mut self.records));
@@ -179,7 +179,8 @@ impl Splitter {
     }
 }
 
-/// The number of lines that are found first, then hashed, and then copied. Three short loops are faster than one long loop.
+/// Lines are processed in groups of this many: the lines of a group are found, then hashed, and then copied. Three short loops are faster
+/// than one long loop.
 const LINES: usize = 32;
 
 /// The offsets after the newlines of up to [`LINES`] lines.
@@ -190,7 +191,7 @@ struct LineEnds {
 }
 
 impl LineEnds {
-    /// Adds an offset. Returns whether there is no room for another one.
+    /// Adds an offset. Returns true if the array is full afterwards.
     #[inline(always)]
     fn push(&mut self, end: usize) -> bool {
         if let Some(place) = self.ends.get_mut(self.count) {
@@ -211,7 +212,7 @@ struct Places<'b> {
     body: &'b [u8],
     pool: &'b Pool,
     parts: Vec<Part>,
-    /// If the number of parts is a power of two, the mask that gives the remainder of a hash.
+    /// A mask that gives the remainder of a hash; `None` if the number of parts is not a power of two.
     mask: Option<u64>,
     /// The part of the first record. No record is copied until a record of another part is found.
     first: usize,
@@ -267,8 +268,8 @@ impl<'b> Places<'b> {
         }
     }
 
-    /// Returns whether the batch must be divided: a record belongs to `part`, but all records before it, which end at offset `end`,
-    /// belong to another part. If so, copies those records to their part.
+    /// Called for a record of `part`, while all records before it belong to one part. These records end at offset `end`. Returns whether
+    /// the batch must be divided because `part` is another part. If so, copies the earlier records to their part.
     #[inline(never)]
     fn divides(&mut self, part: usize, end: usize) -> bool {
         if end == 0 {
@@ -299,8 +300,8 @@ impl<'b> Places<'b> {
     }
 }
 
-/// To append a record of at most this length, a block of exactly this length is copied and then truncated. A copy of constant
-/// length needs no loop and no call.
+/// To append a record of at most this length, a block of exactly this length is copied. Then the bytes after the record are truncated. A
+/// copy of constant length needs no loop and no call.
 const SHORT_BYTES: usize = 128;
 
 /// Appends `from[range]` to `body`.
@@ -365,11 +366,11 @@ fn entries(body: &[u8], mut at: usize, target: usize) -> (usize, u32) {
 }
 
 /// Finds the records of a batch that come from the part of its file before the offset `mark`. `file` is the origin of the whole batch.
-/// Returns the length of these records in the body, and their number. `None` if the batch cannot be divided there.
+/// Returns the length of these records in the body, and their number. Returns `None` if the batch cannot be divided at `mark`.
 ///
 /// A batch of lines can be divided if its body has the bytes of the file unchanged. A packed batch can be divided if the offsets of the
-/// file count its records, as those of a journal do. A packed body that is as long as its part of the file is no such sign: the lengths
-/// can be equal by chance, and a wrong division would lose records. `mark` must be between two records.
+/// file count its records, as those of a journal do. The lengths of a packed body and of its part of the file are not compared: they can be
+/// equal by chance, and a wrong division would lose records. `mark` must be between two records.
 pub fn before_mark(batch: &Batch, file: &FileOrigin, mark: u64) -> Option<(usize, u32)> {
     let whole = file.next.checked_sub(file.begin)?;
     let part = mark.checked_sub(file.begin).filter(|part| *part <= whole)?;
@@ -456,7 +457,7 @@ mod tests {
         let at = |mark| before_mark(&lines, &file(10, 17), mark);
         assert_eq!([at(12), at(15)], [Some((2, 1)), Some((5, 2))]);
         assert_eq!([at(13), at(9), at(18)], [None; 3]);
-        // They count records.
+        // The offsets count records.
         let at = |mark| before_mark(&packed, &file(7, 10), mark);
         assert_eq!([at(7), at(8)], [Some((0, 0)), Some((13, 1))]);
         assert_eq!(at(10), Some((packed.len(), 3)));

@@ -1,4 +1,4 @@
-//! Time zones by name or offset: for the option `timezone`, and for abbreviations such as `CET` in the text of a time.
+//! Finds time zones: by the name or offset in the option `timezone`, and by an abbreviation such as `CET` in the text of a time.
 
 use jiff::tz::{Offset, TimeZone};
 
@@ -36,8 +36,8 @@ fn offset(text: &str) -> Option<Offset> {
     Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()
 }
 
-/// The abbreviations that the text of a time may have, with their offsets in minutes east of Greenwich: those of RFC 822, and
-/// others that are unambiguous or that all log processors read in the same way.
+/// The abbreviations that the text of a time may have, with their offsets in minutes east of Greenwich. They are those of RFC
+/// 822, and others that are unambiguous or that all log processors read in the same way.
 const NAMES: &[(&str, i16)] = &[
     ("UT", 0),
     ("UTC", 0),

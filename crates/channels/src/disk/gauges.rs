@@ -25,8 +25,8 @@ pub(super) struct Gauges {
     used: Meter,
     limit: Meter,
     backlog: Meter,
-    /// A lower bound of the receive time of the oldest record that at least one consumer has not settled, in seconds since 1970; 0 if every
-    /// consumer has settled all records.
+    /// The approximate receive time of the oldest record that at least one consumer has not settled (see [`Log::oldest`]), in seconds since
+    /// 1970; 0 if every consumer has settled all records.
     oldest: Meter,
     repeats: Meter,
     ids: Meter,

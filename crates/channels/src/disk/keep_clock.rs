@@ -2,8 +2,8 @@
 //!
 //! Everything that depends on elapsed time (the option `behind.age` of a sink, the age of ids, the delay until the next sync) is measured
 //! between keep times, the times at which the channel kept its batches. The wall clock can jump by days. After a jump forward, everything
-//! would look old immediately; after a jump back, nothing would look old for days. So the keep clock starts at the time of the wall clock
-//! when the channel opens, or at the newest keep time if that is later, and then advances with the monotonic clock.
+//! would look old immediately; after a jump back, nothing would look old for days. So the keep clock starts when the channel opens, at
+//! the time of the wall clock or at the newest keep time, whichever is later. From then on, it advances with the monotonic clock.
 
 use std::time::Instant;
 

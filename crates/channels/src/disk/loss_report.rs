@@ -11,7 +11,7 @@ use millstream_record::Position;
 
 use super::log::{ChannelId, Log, Loss, Losses, Missing, Sync};
 
-/// The most losses to describe one by one.
+/// The maximum number of losses that are described one by one.
 const LOSSES_NAMED: usize = 5;
 
 /// Keeps the channel unhealthy as long as a loss is not accepted.

@@ -137,7 +137,7 @@ fn open(
 struct DiskChannel {
     queue: Arc<Queue>,
     watch: Watch,
-    /// Held so that the condition that it raises lasts as long as the channel.
+    /// Never read. The condition that the report has raised lasts as long as this reference is held.
     _missing: Arc<LossReport>,
     id: u128,
 }
@@ -221,7 +221,8 @@ impl Channel for DiskChannel {
     }
 }
 
-/// Converts an error at a start to a failure. If an operator has to apply a remedy first, the failure stops only this channel.
+/// Converts an error at a start to a failure. If only an operator can remedy the error, the failure stops this channel and no other
+/// node.
 fn not_opened(directory: &Path, error: Error) -> Failure {
     let text = error.to_string();
     match error {

@@ -21,12 +21,13 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 
 use super::{log::Skipped, options::Config};
 
-/// The most notes (such as the end of a connection) in the queue. They are small, and each connection sends one.
+/// The maximum number of notes in the queue. A note reports, for example, the end of a connection. Notes are small, and each connection
+/// sends one.
 const NOTES_MAX: usize = 100_000;
 
-/// The memory of a batch besides its bytes and origins.
+/// The memory of a batch in bytes, without its body and its origins.
 const BATCH_BYTES: usize = 256;
-/// The memory of an origin.
+/// The memory of an origin in bytes.
 const ORIGIN_BYTES: usize = 128;
 
 /// Work for the writer.
@@ -166,7 +167,7 @@ impl Queue {
         }
     }
 
-    /// Asks the writer for a change. The writer also answers while it waits for space. After the writer has stopped, the request is dropped.
+    /// Asks the writer for a change. The writer also answers while it waits for space. A request is dropped after the writer has stopped.
     pub(super) fn request(&self, request: Request) {
         let mut waiting = self.lock();
         if waiting.ended.is_none() {
@@ -181,7 +182,7 @@ impl Queue {
         std::mem::take(&mut self.lock().requests)
     }
 
-    /// Changes the size of the queue. The queue shrinks at most by the room that is free now.
+    /// Changes the size of the queue. The queue shrinks at most by the room that is free now, so it may stay larger than `bytes_max`.
     pub(super) fn resize(&self, bytes_max: usize) {
         let _waiting = self.lock();
         let (old, new) = (
@@ -297,7 +298,7 @@ fn room_bytes(bytes_max: usize) -> usize {
     bytes_max.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize))
 }
 
-/// About the memory that a group takes.
+/// The approximate memory of a group in bytes.
 fn memory_bytes(group: &Group) -> usize {
     let batches = group.batches.iter();
     batches

@@ -30,7 +30,7 @@ impl SegmentMaker {
     }
 
     /// Passes a finished segment to the log, or begins to create one if the log wants one. After a failure here, the log creates the
-    /// segment itself when it needs one, and reports why that fails.
+    /// segment when it needs one. If that fails, too, the log reports the reason.
     pub(super) fn step(&mut self, log: &mut Log) {
         if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
             match thread.join() {

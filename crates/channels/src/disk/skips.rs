@@ -1,5 +1,5 @@
-//! Counts and logs the records that are skipped for consumers that are too far behind (`behind: { then: skip }`), and raises a condition of
-//! the channel while skipping continues.
+//! Counts and logs skipped records. If a consumer has `behind: { then: skip }` and falls too far behind, the channel skips records for it.
+//! While skipping continues, the channel has a condition.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use super::log::{Log, Skipped};
 
 /// The first skip is logged immediately, later ones in summaries at this interval.
 const SUMMARY: Duration = Duration::from_secs(10);
-/// The condition is cleared after the consumer stayed within half of its limit for this long, with nothing skipped.
+/// The condition is cleared when no record was skipped for this long, and the consumer's backlog stayed within half of its limits.
 const CALM: Duration = Duration::from_secs(10);
 
-/// The consumers of a channel for which batches may be skipped.
+/// Those consumers of a channel that have `then: skip`. The channel may skip batches for them.
 pub(super) struct Skips(Vec<Skipper>);
 
 struct Skipper {
@@ -59,14 +59,14 @@ impl Skips {
         self.0.retain(|skipper| skipper.name != consumer);
     }
 
-    /// Counts and reports what was skipped since the last call. `now` is the time of the channel's clock.
+    /// Counts and reports the records that were skipped since the last call. `now` is the time of the channel's clock.
     pub(super) fn look(&mut self, log: &Log, now: Time) {
         for skipper in &mut self.0 {
             skipper.look(log, now);
         }
     }
 
-    /// Logs what no summary has reported yet, when the channel closes.
+    /// Logs the skipped records that no summary has reported yet. Called when the channel closes.
     pub(super) fn end(&mut self) {
         for skipper in &mut self.0 {
             if skipper.seen != skipper.logged {
@@ -77,7 +77,7 @@ impl Skips {
 }
 
 impl Skipper {
-    /// `seen`: everything that was skipped for the consumer before.
+    /// `seen` is the total that the log had already skipped for the consumer.
     fn new(context: &ChannelContext, consumer: &Consumer, seen: Skipped) -> Self {
         let meters = context.meters.beside(&consumer.name);
         // A separate rate limit, so that no consumer hides the first skip of another.

@@ -41,19 +41,19 @@ use super::{
 
 /// Approximate size of a commit. Beyond 1 MiB a sync does not get cheaper per byte, and acks would wait longer.
 const COMMIT_BYTES: usize = 1 << 20;
-/// How often to retry when the disk or the channel is full and no consumer reports progress.
+/// The interval between retries while the disk or the channel is full. Progress of a consumer causes an earlier retry.
 const RETRY: Duration = Duration::from_millis(200);
 /// How often an idle channel checks its directory and its consumers.
 const LOOK: Duration = Duration::from_secs(1);
-/// A channel that is full for a shorter time is not reported: under load that is normal.
+/// A channel is reported as full only after this time, because under load a channel is often full for a short time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Writer {
     log: Log,
     clock: KeepClock,
     queue: Arc<Queue>,
-    /// The tokens of groups that are not kept yet, each with a seq (sequence number): the group is kept once all frames up to this seq are
-    /// kept.
+    /// The tokens of groups that are not kept yet. Each token has a seq (sequence number). Its group is kept once all frames up to this seq
+    /// are kept.
     waiting: VecDeque<(u64, Token)>,
     maker: SegmentMaker,
     reporter: Reporter,
@@ -180,7 +180,7 @@ impl Writer {
         }
     }
 
-    /// Waits for work. Adds the time since the previous work arrived to `busy`, without the waits for space.
+    /// Waits for work. Before that, updates `busy`: adds the time since the previous work arrived, minus the time spent waiting for space.
     fn next_work(&mut self, waker: &Waker) -> Work {
         let busy = self.began.elapsed().saturating_sub(self.waited);
         self.busy
@@ -203,8 +203,9 @@ impl Writer {
         })
     }
 
-    /// Waits while the directory of the channel is missing: writes to a removed file are lost, so no group may be acknowledged.
-    /// Fails if the queue is closed and empty (`closed`), or if a stop no longer waits.
+    /// Waits while the directory of the channel is missing. Writes to a removed file are lost, so no group may be acknowledged in that
+    /// time. `closed`: the queue is closed and empty. If the directory is missing, the call fails instead of waiting when `closed` is true
+    /// or a stop has given up waiting.
     fn wait_for_directory(&mut self, closed: bool) -> Result<(), Error> {
         while let Err(error) = self.log.check_place() {
             self.queue.set_full(true);
@@ -238,8 +239,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Keeps everything that is staged, and waits until there is space. Returns false if a stop ended the wait: then the frames for which
-    /// there was no space were dropped, and nothing more may be staged.
+    /// Keeps everything that is staged, and waits while there is no space. Returns true when everything is kept, and false if a stop ended
+    /// the wait. In the second case the frames without space were dropped, and nothing more may be staged.
     fn keep(&mut self) -> Result<bool, Error> {
         let started = Instant::now();
         loop {
@@ -259,7 +260,7 @@ impl Writer {
                 self.report_blocked(&error);
             }
             self.measure();
-            // Without a reader no space would ever be freed.
+            // Without a reader, no space is ever freed.
             let stays_full = matches!(error, Error::Full { .. }) && self.log.readers() == 0;
             if (self.queue.is_closed() && stays_full) || self.queue.has_given_up() {
                 self.give_up(&error)?;
@@ -269,7 +270,7 @@ impl Writer {
         }
     }
 
-    /// Answers requests. A requester may be gone by then.
+    /// Answers requests. A requester may have stopped waiting, so errors of `send` are ignored.
     fn answer_requests(&mut self) {
         for request in self.queue.take_requests() {
             match request {
@@ -288,7 +289,7 @@ impl Writer {
         }
     }
 
-    /// Forgets a consumer. The next commit drops batches that only this consumer has not settled.
+    /// Forgets a consumer. The next commit drops batches that every other consumer has settled.
     fn forget(&mut self, consumer: &str) -> Result<(), String> {
         self.log.forget(consumer).map_err(|error| {
             let known: Vec<_> = self.log.unread().collect();
@@ -377,7 +378,7 @@ impl Writer {
             );
         }
         let kept = self.log.kept().seq;
-        // The tokens are not sorted by seq, because a repeat may wait for an earlier frame than the group before it.
+        // The tokens are not sorted by seq. A group that consists only of repeats of kept records has seq 0.
         for _ in 0..self.waiting.len() {
             if let Some((seq, token)) = self.waiting.pop_front() {
                 match seq <= kept {
@@ -388,8 +389,8 @@ impl Writer {
         }
     }
 
-    /// Syncs if a sync is due, or if `tokens` wait for one. If there is temporarily no space, the tokens fail, and a later sync
-    /// covers their frames.
+    /// Syncs if a sync is due, or if `tokens` wait for a sync. If there is temporarily no space, the tokens fail, and a later sync covers
+    /// their frames.
     fn sync(&mut self, tokens: Vec<Token>) -> Result<(), Error> {
         let synced = match tokens.is_empty() {
             true => self.log.sync_if_due(self.clock.now()),
@@ -419,8 +420,8 @@ impl Writer {
                  acknowledgement still have them ({error})"
             ),
         );
-        // Keeps the frames that are already written. If there is no space for those whose sync failed, the next start finds them in the
-        // segment that failed.
+        // Keeps the frames that are already written. Frames whose sync failed need space to be written again. If there is none, the next
+        // start finds these frames in the segment whose sync failed.
         self.log.commit(self.clock.now())?;
         self.settle();
         self.waiting.clear();

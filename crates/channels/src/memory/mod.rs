@@ -1,11 +1,11 @@
-//! The channel `memory`: a short queue per data thread, on every edge that names no other channel.
+//! The channel `memory`: a short queue per data thread. Every edge for which the configuration names no channel uses it.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> [keep] -> [read back] -> process -> encode -> write -> settle`
 //!
-//! It keeps nothing: a group is settled when its consumer has settled it. Queues are short (4 MiB), so that a batch is still
-//! in the CPU's cache when the consumer gets it; producers wait for room. There is one lane per data thread, so a batch stays
-//! on its thread.
+//! This channel stores nothing durably. A group is settled only when the consumer has settled all of its batches. Queues are short (4 MiB),
+//! so that a batch is still in the CPU's cache when the consumer gets it. If a queue is full, producers wait. There is one lane per data
+//! thread, so a batch stays on its thread.
 
 use std::{
     collections::VecDeque,
@@ -149,7 +149,7 @@ impl Channel for MemoryChannel {
                 entry,
             } = group;
             for batch in batches {
-                // A batch that is larger than the queue takes all of its room; an empty batch counts as one byte.
+                // A batch that is larger than the queue takes all room of the queue. An empty batch counts as one byte.
                 let bytes = batch.len().clamp(1, lane.room_bytes);
                 let Ok(room) = lane.room.acquire_many(bytes as u32).await else {
                     return;
@@ -217,8 +217,8 @@ impl Reader for MemoryReader {
 
 impl Drop for MemoryReader {
     fn drop(&mut self) {
-        // No more batches will be read. Closes the queue so that producers do not wait forever, and drops the queued tokens, which
-        // fails them.
+        // No more batches will be read. Closing the queue ends the wait of producers. Dropping the queued batches drops their tokens, and
+        // so fails them.
         let lane = &self.channel.lanes[self.lane];
         lane.room.close();
         lane.lock().waiting.clear();

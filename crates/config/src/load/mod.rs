@@ -43,8 +43,8 @@ pub fn load(paths: &[PathBuf], environment: &Environment) -> Result<Loaded, Prob
     load_parts(paths, environment, |_| {})
 }
 
-/// Like [`load`], but only for some options (such as `data_dir` or `api.listen`). All others are left out before anything is
-/// substituted, so a command that does not need their secrets need not be able to read them.
+/// Like [`load`], but only for some options (such as `data_dir` or `api.listen`). All other options are removed before substitution. So a
+/// command that needs none of their secrets works even if it cannot read the secrets.
 ///
 /// # Errors
 /// As [`load`].
@@ -110,7 +110,8 @@ fn files_of(paths: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     files
 }
 
-/// The `*.yaml` files of a directory in alphabetical order. Hidden files are skipped, such as those of a mounted Kubernetes volume.
+/// The `*.yaml` files of a directory in alphabetical order. Hidden files (such as those that Kubernetes puts into a mounted volume) are
+/// skipped.
 fn directory(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -208,7 +209,7 @@ fn part_of(
     Some(node)
 }
 
-/// Removes all entries of a map except `options`, which are paths of names joined by dots, and the maps around them.
+/// Keeps only the given options and the maps that contain them. `options` are paths: names joined by dots.
 fn keep_only(node: &mut Node, options: &[&str]) {
     let Value::Map(map) = &mut node.value else {
         return;
@@ -235,7 +236,7 @@ fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
         return all;
     };
     for (key, node) in from.entries {
-        // Each node must be in a single file; settings are merged one by one.
+        // A node must be written in a single file. Settings are merged one by one.
         let noun = match is_section(&key.text) {
             true => Some("node"),
             false => None,
@@ -245,8 +246,8 @@ fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
     all
 }
 
-/// How the entries of a map are merged. `Some`: the entries are nodes, which are not merged; the text is the noun for one of them in
-/// messages. `None`: the entries are settings, which are merged.
+/// How the entries of a map are merged. `None`: the entries are settings, which are merged. `Some`: the entries are nodes, which are not
+/// merged. A second node of the same name is an error. The text is the noun for a node in the error message.
 struct Nested(Option<&'static str>);
 
 fn add(into: &mut Map, key: Key, node: Node, nested: &Nested, problems: &mut Vec<Problem>) {

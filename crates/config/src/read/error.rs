@@ -39,8 +39,8 @@ pub(crate) enum Kind {
     },
     /// A required option is missing.
     Missing(&'static str),
-    /// The value is invalid, and its problem was reported before. Holds a stand-in with which the next read can continue: a value of
-    /// the right type; `None` if the type has none.
+    /// The value is invalid, and its problem was reported before. Holds a stand-in: a value of the right type, with which the next read can
+    /// continue. `None` if the type has no stand-in.
     Invalid(Option<Value>),
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct ReadError {
     pub(crate) kind: Kind,
-    /// The innermost step first.
+    /// The steps to the value with the error, the innermost step first.
     pub(crate) path: Vec<Step>,
     /// The node with the error, without its children.
     pub(crate) at: Option<Box<Node>>,
@@ -84,8 +84,8 @@ impl ReadError {
         self
     }
 
-    /// Returns the problem for the user; `None` if it was reported before. `names` states what the names in the root's map are:
-    /// usually options; at the top of the configuration, settings.
+    /// Returns the problem for the user; `None` if it was reported before. `names` is the kind of the names in the root's map: settings at
+    /// the top of the configuration, and options in all other maps.
     pub(crate) fn problem(&self, root: &Node, names: Word) -> Option<Problem> {
         let at = self.at.as_deref().unwrap_or(root);
         let name = self.name();

@@ -12,7 +12,7 @@ use super::error::{Kind, ReadError};
 #[must_use]
 pub fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     let names = Cell::new([].as_slice());
-    // This always fails; only the requested names matter.
+    // The call always fails. Only the names that it requests matter.
     let _ = T::deserialize(Probe(&names));
     names.get()
 }

@@ -1,9 +1,9 @@
 //! Reads a text as a node, and a node as a Rust type, and reports all problems together.
 //!
-//! serde stops at the first error. So the error is recorded, the option that caused it is marked invalid in a copy of the tree, and
-//! the copy is read again, until no new error turns up. When a read reaches an invalid option, the option gets a stand-in: a value of
-//! the type that the read requests. If there is none, or the option does not accept it, the option is removed, and the error about
-//! the missing option is not reported. A read that used a stand-in never succeeds.
+//! serde stops at the first error. The error is recorded, the option that caused it is marked invalid in a copy of the tree, and the copy
+//! is read again. This repeats until a read finds no new error. When a read reaches an invalid option, the option gets a stand-in: a value
+//! of the type that the read requests. If that type has no stand-in, or the option rejects the stand-in, the option is removed. The error
+//! about the option that is then missing is not reported. A read that used a stand-in never succeeds.
 
 mod error;
 mod fields;
@@ -90,7 +90,7 @@ impl Node {
 
 struct Reading {
     tree: Node,
-    /// The kind of the names in the tree's own map: usually options; at the top of the configuration, settings.
+    /// The kind of the names in the tree's top map: settings at the top of the configuration, and options in all other maps.
     names: Word,
     problems: Vec<Problem>,
     /// The place that all stand-ins have, and by which they are recognized; `None` before the first stand-in.
@@ -102,7 +102,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Records an error and changes the tree so that the next read gets past it. `None` if that is impossible.
+    /// Records an error, and changes the tree so that the next read does not stop at this error. `None` if no such change is possible.
     fn note(&mut self, error: ReadError) -> Option<()> {
         let mut path = error.path.clone();
         path.reverse();

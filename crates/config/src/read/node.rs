@@ -1,7 +1,7 @@
 //! serde's view of a node: a `Deserializer` that tracks the path to every part, so that an error knows its place.
 //!
-//! A value that was already reported ([`Value::Invalid`]) ends the read with [`Kind::Invalid`], which has a stand-in: a value
-//! of the requested type. The caller replaces the invalid value by the stand-in and reads again.
+//! A value whose problem was already reported ([`Value::Invalid`]) ends the read with the error [`Kind::Invalid`]. This error holds a
+//! stand-in: a value of the requested type. The caller replaces the invalid value by the stand-in and reads again.
 
 use serde::Deserializer;
 use serde::de::{
@@ -21,7 +21,7 @@ use crate::scalar;
 pub(crate) struct NodeReader<'a>(pub(crate) &'a Node);
 
 impl<'a> NodeReader<'a> {
-    /// Fails if the node is invalid. `stand_in` makes a value that the option accepts.
+    /// Fails if the node is invalid. `stand_in` makes the stand-in for the error.
     fn check(self, stand_in: impl FnOnce() -> Option<Value>) -> Result<(), ReadError> {
         match self.0.is_invalid() {
             true => Err(ReadError::new(Kind::Invalid(stand_in()))),

@@ -35,7 +35,7 @@ impl Librdkafka {
         })
     }
 
-    /// Returns the oldest decision of the group that the source has not received yet: partitions were assigned or revoked.
+    /// Returns the oldest decision of the group (partitions are assigned or revoked) that was not passed to the source yet.
     fn rebalance(&self) -> Option<Polled> {
         let mut heard = self.consumer.context().heard();
         if heard.rebalances.is_empty() {
@@ -51,7 +51,8 @@ impl Librdkafka {
         })
     }
 
-    /// Whether the group reassigns partitions one by one; otherwise it reassigns all at once.
+    /// Whether the group uses the cooperative protocol, in which a rebalance revokes only the partitions that move. In the eager protocol,
+    /// it revokes all partitions.
     fn is_cooperative(&self) -> bool {
         matches!(
             self.consumer.rebalance_protocol(),
@@ -61,7 +62,7 @@ impl Librdkafka {
 }
 
 impl Drop for Librdkafka {
-    /// librdkafka ends only when all decisions of the group are answered.
+    /// Answers all pending decisions of the group, because librdkafka ends only when they are answered.
     fn drop(&mut self) {
         let pending = {
             let mut heard = self.consumer.context().heard();
@@ -165,7 +166,8 @@ impl Consumer for Librdkafka {
     }
 
     fn end(&mut self, partition: &Partition, timeout: Duration) -> Result<u64, Error> {
-        // The bounds that librdkafka asks for depend on the isolation level of the client, so another client asks.
+        // The end offset that librdkafka requests depends on the isolation level of the client. So a second client with `read_uncommitted`
+        // requests it.
         let mut settings = self.settings.clone();
         settings.set("isolation.level", "read_uncommitted");
         let (_, end) = Self::new(&settings)?.bounds(partition, timeout)?;
@@ -245,8 +247,9 @@ impl Consumer for Librdkafka {
                 Some(Err(KafkaError::PartitionEOF(number))) => {
                     return Ok(Polled::End(number));
                 }
-                // A subscribed name or pattern has no topic, or a topic must not be read. The other topics are read, and this one as soon as
-                // that changes. The text with its name is the complaint.
+                // No topic matches a subscribed name or pattern, or access to a topic is denied. librdkafka reads the other topics, and
+                // later also the missing or denied topic, as soon as that topic exists or access is allowed. `complaint` returns the
+                // error text with the name of the topic.
                 Some(Err(KafkaError::MessageConsumption(
                     RDKafkaErrorCode::UnknownTopicOrPartition
                     | RDKafkaErrorCode::UnknownTopic
@@ -291,7 +294,7 @@ impl Consumer for Librdkafka {
     }
 
     fn close(&mut self) {
-        // Closing revokes all partitions. `leaving` makes `Context` accept these revocations immediately.
+        // Closing revokes all partitions. With `leaving`, `Context` answers these revocations immediately.
         self.consumer.context().heard().leaving = true;
         self.consumer.unsubscribe();
     }

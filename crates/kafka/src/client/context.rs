@@ -22,8 +22,8 @@ pub(super) struct Heard {
     pub(super) complaint: Option<String>,
     /// Decisions of the group: true = assigned, false = revoked.
     pub(super) rebalances: Vec<(bool, Vec<Partition>)>,
-    /// The consumer is leaving: decisions of the group are answered immediately, because librdkafka waits for the answers before it
-    /// ends.
+    /// Whether the consumer is leaving the group. If so, decisions of the group are answered immediately, because librdkafka waits for the
+    /// answers before it ends.
     pub(super) leaving: bool,
 }
 
@@ -36,7 +36,7 @@ impl Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, _: &str, message: &str) {
-        // Less severe messages are reported elsewhere or do not help an operator.
+        // Messages below the level `warning` are reported elsewhere or do not help an operator.
         if (level as i32) <= RDKafkaLogLevel::Warning as i32 {
             self.heard().complaint = Some(message.to_owned());
         }
@@ -90,7 +90,7 @@ pub(super) fn agree(
         consumer.rebalance_protocol(),
         RebalanceProtocol::Cooperative
     );
-    // A failure means that there is nothing to release. The decision is then answered with `unassign`.
+    // A failure means that there is nothing to release. In this case `unassign` answers the decision.
     let agreed = match (cooperative, dealt) {
         (true, true) => consumer.incremental_assign(&TopicPartitionList::new()),
         (true, false) => consumer.incremental_unassign(partitions),

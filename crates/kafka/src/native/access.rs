@@ -1,4 +1,4 @@
-//! The bootstrap brokers and the credentials.
+//! The bootstrap brokers, TLS and the credentials, derived from the options of a producer.
 
 use std::{path::PathBuf, sync::Arc};
 

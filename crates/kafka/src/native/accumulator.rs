@@ -4,9 +4,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! An accepted record is in one batch until it is acknowledged or reported as failed. If the partitions of its topic are not known
-//! yet, it is staged first: it waits in a list of the topic. The batches of a partition are sent in order and one at a time. So a
-//! rejected batch leaves no gap in the sequence numbers, and a batch without an answer is retried with the same numbers.
+//! An accepted record is in one batch until it is acknowledged or reported as failed. A record whose topic has no known partitions yet is
+//! staged first: it waits in a list of the topic. The batches of a partition are sent in order and one at a time. So a rejected batch
+//! leaves no gap in the sequence numbers, and a batch without an answer is retried with the same numbers.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -58,9 +58,9 @@ pub(super) struct Accumulator {
     linger: Duration,
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
-    /// Topics with known partitions are never removed, because the sequence numbers of a partition must not restart; nor are
-    /// partitions. There are at most as many of them as the cluster has topics. A topic that does not exist is evicted with its records;
-    /// otherwise, topic names that peers send could fill the memory.
+    /// Topics with known partitions, and partitions, are never removed, because the sequence numbers of a partition must not restart. Their
+    /// number is bounded by the topics of the cluster. A topic that does not exist in the cluster is evicted, and its records fail. Without
+    /// the eviction, topic names that peers send could fill the memory.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
     /// The indexes of evicted topics, for reuse.
@@ -76,11 +76,11 @@ pub(super) struct Accumulator {
     bytes: usize,
     pub(super) failed: Vec<Failed>,
     pub(super) complaint: Option<String>,
-    /// A record of the open transaction has failed, so the transaction must not be committed.
+    /// Whether a record of the open transaction has failed. If so, the transaction must not be committed.
     pub(super) spoiled: bool,
-    /// The producer's thread has ended.
+    /// Whether the producer's thread has ended.
     pub(super) ended: bool,
-    /// A flush was requested: open batches are sent without lingering.
+    /// Whether a flush was requested. If so, open batches are sent without lingering.
     flushing: bool,
     /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
@@ -177,8 +177,8 @@ impl Accumulator {
         self.topics.get_mut(topic)?.partitions.get_mut(partition)
     }
 
-    /// Appends the records from index `from` on. Returns how many records were accepted, and whether the next record exceeds
-    /// the size limit of a record.
+    /// Appends the records from index `from` on, until the buffer is full or a record is too large. Returns the number of accepted records,
+    /// and whether the next record is too large.
     pub(super) fn append_all(
         &mut self,
         outgoing: &Outgoing,
@@ -322,7 +322,8 @@ impl Accumulator {
         }
         self.deal(topic);
         for (index, record) in staged.records.iter().enumerate() {
-            // Staged records were counted and checked against every limit when they were accepted.
+            // A staged record was counted and checked against every limit when it was accepted. So it is uncounted here, and `append`
+            // counts it again without a limit.
             let room = Builder::room_for(&Parts {
                 key: record.key.as_ref().map(|key| staged.slice(key)),
                 value: staged.slice(&record.value),
@@ -352,13 +353,14 @@ impl Accumulator {
         self.active = active;
     }
 
-    /// Closes the open batch of a partition if it is due; otherwise returns when it will be due. `None`: no batch is open now.
+    /// Closes the open batch of a partition if it is due. If the batch is not due, returns the time at which it will be. `None`: no batch
+    /// is open now.
     pub(super) fn close_overdue(&mut self, place: Place, now: Instant) -> Option<Instant> {
         let (linger, pressed) = (self.linger, self.bytes >= self.buffer_bytes / 2);
         let partition = self.partition(place)?;
         let due = partition.open.as_ref()?.since + linger;
-        // `pressed`: half of the buffer is used, so the sink may be waiting for space. If no other batch of the partition is ready,
-        // this one is then sent before its linger time is over.
+        // `pressed`: at least half of the buffer is used, so the sink may be waiting for space. In this case, the open batch does not
+        // linger if no other batch of the partition is ready.
         if due <= now || (pressed && partition.ready.is_empty()) {
             partition.close();
             if self
@@ -414,7 +416,7 @@ impl Accumulator {
         (partition.in_flight && first.serial == serial).then_some(partition)
     }
 
-    /// Whether the batch in flight was sent before.
+    /// Whether the batch in flight was also sent in an earlier attempt.
     pub(super) fn is_repeated(&mut self, place: Place, serial: u64) -> bool {
         let partition = self.in_flight(place, serial);
         let first = partition.and_then(|partition| partition.ready.front());

@@ -59,7 +59,7 @@ pub(super) struct Seal {
 }
 
 impl Builder {
-    /// Builds the batch in a buffer, whose content is discarded.
+    /// Builds the batch in `buffer`. The old content of the buffer is discarded.
     pub(super) fn new(mut buffer: Vec<u8>) -> Self {
         buffer.clear();
         buffer.resize(HEAD, 0);
@@ -76,7 +76,7 @@ impl Builder {
         self.buffer.len()
     }
 
-    /// The most bytes that a record can add.
+    /// The maximum number of bytes that a record can add.
     pub(super) fn room_for<'h, H>(parts: &Parts<'_, H>) -> usize
     where
         H: Iterator<Item = (&'h [u8], &'h [u8])> + Clone,
@@ -132,7 +132,8 @@ impl Builder {
         self.count += 1;
     }
 
-    /// Seals the batch. Returns the batch as it is sent and, if it was compressed, the old buffer for reuse.
+    /// Seals the batch. Returns the bytes to send. If the batch was compressed, also returns the buffer of the uncompressed records for
+    /// reuse.
     ///
     /// # Errors
     ///
@@ -180,7 +181,7 @@ impl Builder {
     }
 }
 
-/// The sequence number `count` records after `sequence`. It has 31 bits and wraps around.
+/// The sequence number `count` records after `sequence`. Sequence numbers have 31 bits and wrap around.
 pub(super) fn advance(sequence: i32, count: usize) -> i32 {
     let next = (i64::from(sequence) + count as i64) & 0x7fff_ffff;
     i32::try_from(next).unwrap_or(0)

@@ -24,10 +24,10 @@ use crate::Error;
 
 /// The pause before a request is retried.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
-/// Initial timeout for a request that another broker can answer as well. It grows with every attempt, in case all brokers are slow;
-/// in the end, the timeout of the connection is shorter.
+/// Initial timeout for a request that another broker can answer as well. Each failed attempt triples the timeout, in case all brokers are
+/// slow. After two failed attempts it exceeds the timeout of the connection, which then ends the request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The back-off before a broker is reconnected: first and longest.
+/// The back-off before a broker is reconnected: the initial and the maximum duration.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 pub(super) struct Cluster {
@@ -38,8 +38,8 @@ pub(super) struct Cluster {
     controller: Cell<i32>,
     links: RefCell<HashMap<String, Rc<Mutex<Link>>>>,
     coordinators: RefCell<HashMap<(Coordinates, String), String>>,
-    /// The index of the broker for requests that any broker can answer. A failed request increments it, so the next broker
-    /// gets the next attempt.
+    /// The index of the broker for requests that any broker can answer. A failed request increments the index, so the next attempt goes to
+    /// another broker.
     turn: Cell<usize>,
 }
 
@@ -77,7 +77,7 @@ impl Cluster {
             .entry(address.to_owned())
             .or_default()
             .clone();
-        // A second task waits for the connection attempt of the first one.
+        // If two tasks need the same connection, the second task waits here for the attempt of the first.
         let mut link = link.lock().await;
         if let Some(connection) = link.connection.take_if(|it| !it.is_broken()) {
             return Ok(link.connection.insert(connection).clone());
@@ -119,12 +119,13 @@ impl Cluster {
         }
     }
 
-    /// Sends a request to any broker until one answers.
+    /// Sends a request to any broker. Retries with other brokers until one answers.
     pub(super) async fn ask_any<R: Request>(&self, request: &R) -> R::Answer {
         self.ask_with(async || self.any().await, request).await
     }
 
-    /// Sends a request to the controller, or to a broker that forwards it, until one answers.
+    /// Sends a request to the controller until an answer arrives. If the controller cannot be reached, sends the request to any broker,
+    /// which forwards it.
     pub(super) async fn ask_controller<R: Request>(&self, request: &R) -> R::Answer {
         let controller = async || match self.broker(self.controller.get()).await {
             Ok(connection) => Ok(connection),

@@ -16,7 +16,7 @@ pub(super) const CONCURRENT_TRANSACTIONS: i16 = 51;
 pub(super) enum Todo {
     /// Retry after a pause.
     Retry,
-    /// Retry elsewhere: the leader or the coordinator has moved.
+    /// The leader or the coordinator has moved. Look it up again, and retry there.
     Seek,
     /// The failure is permanent.
     Fail(Kind),
@@ -91,7 +91,7 @@ const TABLE: &[(i16, &str, Todo)] = &[
     (120, "TRANSACTION_ABORTABLE", Todo::Fail(Kind::Abort)),
 ];
 
-/// How to handle a code. An unknown code fails the request; a new attempt may help ([`Kind::Again`]).
+/// How to handle a code. An unknown code fails the request with [`Kind::Again`], because a new attempt may help.
 pub(super) fn todo(code: i16) -> Todo {
     let found = TABLE.iter().find(|(known, _, _)| *known == code);
     found.map_or(Todo::Fail(Kind::Again), |(_, _, todo)| *todo)

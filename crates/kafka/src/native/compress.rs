@@ -1,7 +1,7 @@
 //! Compression of the records of a batch.
 //!
-//! The formats are: gzip (RFC 1952); Snappy in its raw format, which brokers and consumers accept and librdkafka has written
-//! for years; LZ4 in its frame format, with independent blocks; zstd (RFC 8878).
+//! The formats are gzip (RFC 1952), raw Snappy, LZ4 frames with independent blocks, and zstd (RFC 8878). Brokers and consumers accept raw
+//! Snappy, which librdkafka also writes.
 
 use std::io::{self, Write as _};
 

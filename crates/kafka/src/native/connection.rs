@@ -33,9 +33,10 @@ use crate::Mechanism;
 const ANSWER_MAX: u64 = 64 << 20;
 /// Timeout for connecting, including TLS and authentication.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Timeout for an answer. A Produce request also passes it to the broker, as the time that a write may take.
+/// The time that a broker may take for a request. A Produce request passes it to the broker as its timeout. The
+/// connection waits for the answer for this time plus [`CONNECT`].
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
-/// The most requests that wait to be written.
+/// The maximum number of requests that wait to be written.
 const QUEUE: usize = 16;
 /// Pieces up to this size are copied together into one write; larger ones are written without a copy.
 const WRITE: usize = 16 * 1024;
@@ -64,7 +65,7 @@ struct Order {
     answer: Waiting,
 }
 
-/// A connection that is ready for requests. It ends when it is dropped.
+/// A connection that is ready for requests. Dropping this value closes the connection.
 pub(super) struct Connection {
     address: String,
     orders: mpsc::Sender<Order>,
@@ -187,7 +188,7 @@ impl Connection {
 
     /// Sends a request and waits for its answer.
     pub(super) async fn ask<R: Request>(&self, request: &R) -> Result<R::Answer, Fault> {
-        // ApiVersions is sent before the versions are known.
+        // The version of these requests is not checked. For ApiVersions, the broker's versions are not known yet.
         let unchecked = [ApiVersions::KEY, SaslHandshake::KEY, SaslAuthenticate::KEY];
         let version = match R::VERSIONS {
             [only] if unchecked.contains(&R::KEY) => *only,
@@ -204,7 +205,8 @@ impl Connection {
         Fault(format!("{}: {text}", self.address))
     }
 
-    /// Makes the head of a request; the caller appends the body. [`Connection::send`] sets the length in the head.
+    /// Makes the head of a request, to which the caller appends the body. [`Connection::send`] sets the length in the
+    /// head.
     pub(super) fn head(&self, key: i16, version: i16) -> Vec<u8> {
         let mut out = vec![0; 4];
         let correlation = self.next.get();
@@ -245,7 +247,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection after an answer that is late or cannot be parsed, because later answers cannot be relied on.
+    /// Ends the connection. Called after an answer that is late or cannot be parsed, because later answers cannot be
+    /// relied on.
     pub(super) fn fail(&self, text: &str) -> Fault {
         self.line.fail(Fault(text.to_owned()));
         self.fault(text)
@@ -364,7 +367,7 @@ async fn next(socket: &mut ReadHalf<Box<dyn Socket>>) -> Result<(i32, Vec<u8>), 
     }
     let correlation = socket.read_i32().await?;
     let mut body = Vec::new();
-    // The buffer grows as bytes arrive: the announced length may be wrong, so it does not decide the allocation.
+    // The buffer grows as bytes arrive. The announced length may be wrong, so that length is not allocated in advance.
     socket.take(length - 4).read_to_end(&mut body).await?;
     if body.len() as u64 != length - 4 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());

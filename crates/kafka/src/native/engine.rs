@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{Error, Kind, ProducerOptions};
 
-/// The most requests in flight to one broker. A broker answers in order, so a slow request delays all later ones.
+/// The maximum number of requests in flight to one broker. A broker answers in order, so a slow request delays all later requests.
 const FLIGHTS_MAX: usize = 5;
 /// Once a request has reached this size, no further batch is added to it.
 const REQUEST_BYTES: usize = 8 << 20;
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Starts an order. Aborts the previous order, for which the sink no longer waits.
+    /// Starts an order, and aborts the previous order. The sink no longer waits for the previous order.
     fn begin(self: &Rc<Self>, order: Order) {
         let task = self.start(order.run(self.session.clone()));
         if let Some(last) = self.order.replace(Some(task)) {
@@ -147,7 +147,8 @@ impl Engine {
         spawn_local(watched).abort_handle()
     }
 
-    /// Starts all work that is possible now. Returns when the next call is due if nothing changes earlier.
+    /// Starts all work that is possible now. Returns the time at which the next call is due; a change may require an earlier call. `None`
+    /// if only a change requires the next call.
     fn dispatch(self: &Rc<Self>) -> Option<Instant> {
         let now = Instant::now();
         let mut plan = Plan::default();
@@ -286,7 +287,7 @@ impl Engine {
         let mut state = self.session.shared.lock();
         for job in jobs {
             let answer = answers.remove(&(job.topic.as_ref().to_owned(), number(job.place.1)));
-            // The accumulator can reuse the buffer only as its sole owner.
+            // The accumulator can reuse the buffer only if no other reference to it exists.
             drop(job.sealed);
             match answer {
                 Some(answer) => self.handle(&mut state, job.place, job.serial, answer),
@@ -298,7 +299,7 @@ impl Engine {
         self.session.shared.work.notify_one();
     }
 
-    /// Looks up the partition's leader and retries the batch there.
+    /// Requests a lookup of the partition's leader, and schedules a retry of the batch.
     fn seek(&self, state: &mut Accumulator, place: Place, serial: u64) {
         self.lookups.wanted.borrow_mut().insert(place.0);
         state.retry(place, serial, Instant::now() + METADATA_WAIT);
@@ -377,7 +378,7 @@ impl Engine {
     }
 
     async fn exchange(&self, leader: i32, jobs: &[Job]) -> Result<Vec<Produced>, Fault> {
-        // Batches that are not sealed have failed in the meantime.
+        // A batch that is not sealed by now has failed in the meantime.
         let jobs: Vec<&Job> = jobs.iter().filter(|job| job.sealed.is_some()).collect();
         if jobs.is_empty() {
             return Ok(Vec::new());

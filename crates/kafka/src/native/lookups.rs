@@ -18,7 +18,8 @@ use super::{
 };
 use crate::{Error, Kind};
 
-/// How long a topic or a partition may be unknown before its records fail. A new one is not immediately known to all brokers.
+/// How long a topic or a partition may be unknown before its records fail. After a topic or partition is created, some brokers do not know
+/// it for a while.
 pub(super) const PROPAGATION: Duration = Duration::from_secs(30);
 /// How long a topic or a partition may be unknown before this is reported.
 const NOTICE: Duration = Duration::from_secs(2);
@@ -89,7 +90,7 @@ impl Lookups {
         self.wanted.borrow_mut().clear();
         self.learn(cluster.topics);
         self.session.shared.progress.notify_all();
-        // Topics that are still wanted are requested again after a pause.
+        // If partitions or their leaders are still unknown, `Engine::dispatch` requests the topics again after this pause.
         sleep(METADATA_WAIT).await;
         self.is_asking_metadata.set(false);
         self.session.shared.work.notify_one();
@@ -188,8 +189,8 @@ fn miss(state: &mut Accumulator, topic: usize, code: i16, now: Instant) {
     }
 }
 
-/// Handles partitions that do not exist any more, because the topic was recreated with fewer of them. This producer cannot move
-/// their records to other partitions, because a broker may have written some of them; the next producer can.
+/// Handles partitions that do not exist any more, because the topic was recreated with fewer of them. This producer cannot move the records
+/// of these partitions to other partitions, because a broker may have written some of the records. A new producer can.
 pub(super) fn miss_partitions(state: &mut Accumulator, topic: usize, now: Instant) {
     let Some(found) = state.topics.get(topic) else {
         return;
@@ -210,8 +211,8 @@ pub(super) fn miss_partitions(state: &mut Accumulator, topic: usize, now: Instan
     }
 }
 
-/// The code that decides the outcome of a request for several partitions: a retriable error if there is one, otherwise any other
-/// error.
+/// The code that decides the outcome of a request for several partitions. It is a retriable error if there is one, otherwise another error
+/// if there is one, otherwise [`codes::NONE`].
 fn worst(codes: impl Iterator<Item = i16> + Clone) -> i16 {
     let patient = |code: &i16| *code != codes::NONE && !matches!(codes::todo(*code), Todo::Fail(_));
     let bad = |code: &i16| *code != codes::NONE;

@@ -11,10 +11,10 @@
 //!   errors), `access` and `sasl` (authentication).
 //! - `transaction` runs the requests that the sink waits for.
 //!
-//! The producer is always idempotent, with `acks=all`. A partition has at most one batch in flight. This batch is retried
-//! with the same sequence numbers until a broker reports the outcome. If the outcome stays unknown, the sequence numbers are
-//! never reused: all later batches of the partition fail with [`Kind::Fatal`]. So one producer writes the records of a
-//! partition once and in order. With transactions, this also holds across later producers with the same transactional id.
+//! The producer is always idempotent, with `acks=all`. A partition has at most one batch in flight. This batch is retried with the same
+//! sequence numbers until a broker reports the outcome. If the outcome stays unknown, the sequence numbers are never reused: all later
+//! batches of the partition fail with [`Kind::Fatal`]. So one producer writes no record twice, and writes the records of a partition in
+//! order. With transactions, this also holds across later producers with the same transactional id.
 
 mod access;
 mod accumulator;
@@ -89,7 +89,8 @@ impl Native {
         })
     }
 
-    /// Sends an order and waits for its answer. An order that is already pending is not sent again.
+    /// Sends an order and waits for its answer. If an equal order of an earlier call is still pending, waits for the answer to that order,
+    /// and sends nothing.
     fn ask(&mut self, what: What, timeout: Duration) -> Result<Answer, Error> {
         let pending = self.pending.take().filter(|(asked, _)| *asked == what);
         let waiting = match pending {

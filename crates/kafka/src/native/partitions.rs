@@ -36,8 +36,8 @@ pub(super) struct Partition {
     pub(super) retry_at: Option<Instant>,
     /// The sequence number of the next record.
     pub(super) sequence: i32,
-    /// A batch was reported as failed although a broker may have written it. Its sequence numbers must not be reused: a broker
-    /// would take the new records for duplicates.
+    /// Whether a batch was reported as failed although a broker may have written it. The sequence numbers of this batch must not be reused,
+    /// because a broker would treat the new records as duplicates.
     pub(super) uncertain: bool,
     /// Whether the partition belongs to the open transaction.
     pub(super) added: bool,
@@ -50,7 +50,7 @@ pub(super) struct Batch {
     pub(super) sealed: Option<Arc<Vec<u8>>>,
     /// The numbers of its records, by which failures are reported.
     pub(super) numbers: Vec<usize>,
-    /// The bytes that it counts against `buffer_bytes`.
+    /// The number of bytes by which the batch counts towards `buffer_bytes`.
     pub(super) bytes: usize,
     pub(super) since: Instant,
     /// Identifies the batch when an answer arrives.

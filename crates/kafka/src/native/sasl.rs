@@ -1,4 +1,4 @@
-//! SCRAM authentication: client and broker prove to each other that they know the password, and neither of them sends it.
+//! SCRAM authentication: client and broker prove to each other that they know the password, without sending the password.
 //!
 //! Sources: RFC 5802, RFC 7677 (SHA-256); Kafka also supports SHA-512. Names and passwords are used unchanged (no
 //! SASLprep), as in other Kafka clients.
@@ -15,7 +15,8 @@ use ring::{
 
 use crate::Mechanism;
 
-/// The most iterations that are accepted. Kafka's own limit is 16384, so no server has a reason to ask for more than this.
+/// The maximum number of iterations that the client accepts. It is far above Kafka's own limit of 16384, so only a faulty or hostile server
+/// exceeds it.
 const ROUNDS_MAX: u32 = 1_000_000;
 
 /// One authentication exchange.

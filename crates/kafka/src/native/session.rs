@@ -38,7 +38,7 @@ impl Session {
         *self.in_flight.borrow_mut().entry(broker).or_default() += 1;
     }
 
-    /// The request is no longer in flight.
+    /// Counts a request to a broker as no longer in flight.
     pub(super) fn request_ends(&self, broker: i32) {
         if let Some(requests) = self.in_flight.borrow_mut().get_mut(&broker) {
             *requests -= 1;

@@ -1,8 +1,8 @@
 //! The requests (orders) that the sink's thread waits for: identity, transactions, the sink's position (a text that is committed
 //! with the records), and requests about topics.
 //!
-//! Sources: KIP-98 (transactions), KIP-447 (positions of a group without members). Every request is retried until it is
-//! answered. The caller decides how long to wait; its next order replaces the previous one.
+//! Sources: KIP-98 (transactions), KIP-447 (positions of a group without members). Every request is retried until it is answered. The
+//! caller decides how long to wait for an order. The next order of the caller replaces an order that is still running.
 
 use std::{rc::Rc, sync::mpsc::SyncSender, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{Error, Kind, Store};
 
-/// The interval of checks whether requests are still in flight.
+/// The interval at which a task checks whether requests are still in flight.
 const STEP: Duration = Duration::from_millis(5);
 /// How long a broker may take to create a topic, in milliseconds.
 const MAKING: i32 = 30_000;
@@ -135,7 +135,7 @@ impl Transactions {
             topic,
             stable,
         };
-        // A topic that does not exist holds no position.
+        // If the topic does not exist, there is no position; this is not an error.
         let code = |code: i16| {
             if code == codes::UNKNOWN_TOPIC_OR_PARTITION {
                 codes::NONE
@@ -208,7 +208,7 @@ impl Transactions {
 
     async fn abort(&self) -> Result<(), Error> {
         let (id, identity) = self.identified()?;
-        // Waits for records in flight, which must not arrive after the end of the transaction.
+        // Waits until no records are in flight, because records must not arrive after the end of the transaction.
         while !self.session.is_quiet() {
             sleep(STEP).await;
         }

@@ -44,7 +44,7 @@ impl Put for Vec<u8> {
     }
 
     fn string(&mut self, value: &str) {
-        // Names from peers were checked against much lower limits, so the length always fits.
+        // The length always fits, because names from peers were checked against much lower limits.
         let length = i16::try_from(value.len()).unwrap_or(0);
         self.i16(length);
         let bytes = value.as_bytes().get(..usize::from(length.unsigned_abs()));
@@ -73,7 +73,7 @@ impl Put for Vec<u8> {
     }
 
     fn compact_count(&mut self, count: usize) {
-        // An UNSIGNED_VARINT: seven bits in each byte, the lowest first. 0 would be null.
+        // An UNSIGNED_VARINT: seven bits in each byte, the lowest first. The value is `count + 1`, because 0 stands for null.
         let mut rest = count + 1;
         while rest > 0x7f {
             self.push(rest as u8 | 0x80);
@@ -151,7 +151,7 @@ impl<'a> Take<'a> {
         self.elements(count, read)
     }
 
-    /// Reads elements one by one: the announced count may be wrong, so it does not decide the allocation.
+    /// Reads elements one by one. The announced count may be wrong, so memory for that count is not allocated in advance.
     fn elements<T>(
         &mut self,
         count: usize,

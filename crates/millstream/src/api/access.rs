@@ -1,8 +1,12 @@
 //! Access to the HTTP interface: hosts, origins, tokens, certificates, roles.
 //!
-//! A request passes four checks. Its `Host` must be a name of this machine ([`Hosts`]). A browser must not send it for a page of
-//! another origin. The caller is identified by its token or its client certificate; without either, a peer on this machine has the
-//! role that `api.local` gives, and any other peer has none. The role must suffice: `read` for pages, `admin` for changes.
+//! A request passes four checks:
+//! - Its `Host` must be an IP address or a known name ([`Hosts`]).
+//! - If a browser sends the request for a page, this page must be of the interface's origin. Only a navigation (such as a followed link)
+//!   may come from another origin.
+//! - The caller is identified by its token or its client certificate. A caller that presents neither a token nor a known certificate has
+//!   the role in `api.local` if it is on this machine, and otherwise no role.
+//! - The role must suffice: `read` for pages (except those in `api.open`), `admin` for changes.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
@@ -14,8 +18,8 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use super::{connection::Peer, host::Hosts};
 
-/// The header that Millstream's page sends with each change. A page of another origin could send this header only after a preflight
-/// request, and the interface does not answer preflight requests.
+/// The header that Millstream's page sends with each change. A browser lets a page of another origin send this header only after a
+/// preflight request succeeds. The interface does not accept preflight requests.
 pub const CUSTOM: HeaderName = HeaderName::from_static("x-millstream");
 /// The header in which a browser states whether the page that sends a request is of this origin.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -72,14 +76,14 @@ impl fmt::Display for Who {
     }
 }
 
-/// Why a request is refused, and the remedy.
+/// The refusal of a request: the reason, and the remedy.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Denied {
     /// The status of the answer.
     pub code: StatusCode,
     /// The text of the answer.
     pub why: String,
-    /// Whether a browser that shows a page should ask its user for a token.
+    /// Whether the answer makes a browser ask its user for a token.
     pub asks: bool,
 }
 
@@ -94,7 +98,7 @@ impl Denied {
 }
 
 impl Access {
-    /// The rules of the configuration. `machine` is the configured name of this machine.
+    /// Takes the rules from the setting `api`. `machine` is the configured name of this machine.
     pub fn new(api: &Api, machine: &str) -> Self {
         let token = |token: &millstream_config::ApiToken| Token {
             name: token.name.as_str().into(),
@@ -241,8 +245,8 @@ fn check_origin(headers: &HeaderMap, changes: bool, is_secured: bool) -> Result<
     Ok(())
 }
 
-/// Whether an origin belongs to the host of the request. The scheme `https` is accepted without TLS, too, because a proxy may have
-/// ended TLS.
+/// Whether an origin belongs to the host of the request. The scheme `https` is also accepted on connections without TLS, because a proxy in
+/// front of the interface may terminate TLS.
 fn is_own(origin: &HeaderValue, headers: &HeaderMap, is_secured: bool) -> bool {
     let origin = origin.as_bytes();
     let scheme = match is_secured {

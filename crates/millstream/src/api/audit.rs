@@ -7,10 +7,10 @@ use millstream_pipeline::report::Reporter;
 use super::access::{Caller, Denied};
 use crate::visible::visible;
 
-/// The most characters of a target in the log.
+/// The maximum number of characters of a request's target in the log.
 const TARGET_CHARS: usize = 200;
 
-/// A handler's description of its result, for the log. It travels as an extension of the answer.
+/// A handler's description of its result, for the log. The handler adds it to the answer as an extension.
 #[derive(Clone, Debug)]
 pub struct Said(pub String);
 
@@ -41,7 +41,7 @@ pub fn changed(
     );
 }
 
-/// Logs a refused request, at most one in ten seconds, because any peer can send such requests.
+/// Logs a refused request. At most one refusal in ten seconds is logged, because any peer can send such requests.
 pub fn refused(
     reporter: &Reporter,
     peer: std::net::SocketAddr,

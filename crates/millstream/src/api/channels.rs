@@ -2,8 +2,8 @@
 //!
 //! - `POST /channels/{name}/forget?consumer=NAME`: the channel drops the records that only this consumer still needs. This is refused
 //!   if a sink uses the consumer.
-//! - `POST /channels/{name}/skip?consumer=NAME&to=POSITION&id=ID`: the consumer continues after `POSITION`, and its sink restarts. `ID`
-//!   is the id of the channel.
+//! - `POST /channels/{name}/skip?consumer=NAME&to=POSITION&id=ID`: the consumer continues after `POSITION`, and its sink restarts. `ID` is
+//!   the id of the channel, from its directory.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,8 @@ use tokio::time::timeout;
 use super::{Shown, audit::Said, query};
 use crate::reload::Skip;
 
-/// The longest wait for the channel, which may be waiting for its disk or counting a large backlog. The timeout of the client is longer.
+/// The maximum time to wait for the channel. The channel may be waiting for its disk, or counting a large backlog. The timeout of the
+/// client is longer.
 const WAIT: Duration = Duration::from_secs(50);
 
 /// Forgets a consumer.

@@ -1,9 +1,10 @@
-//! Connections of the HTTP interface: a bounded number for each address, each with a deadline for its next step.
+//! Connections of the HTTP interface. Their number is bounded for each listening address, and each connection has a deadline for its next
+//! step.
 //!
-//! A peer must complete the head of a request within [`STEP_MAX`], and read some bytes of the answer in every [`STEP_MAX`]; it may be
-//! idle between requests for [`IDLE_MAX`]. When the number of connections of an address is at its limit, a new connection evicts the
-//! connection that has made no progress for the longest time. So peers that send half a head or never read cannot keep monitoring or an
-//! operator out.
+//! A peer must complete the head of a request within [`STEP_MAX`], and read some bytes of the answer in every [`STEP_MAX`]. Between
+//! requests, it may be idle for [`IDLE_MAX`]. When a listening address has the maximum number of connections, a new connection evicts the
+//! connection that has made no progress for the longest time. So peers that send half a head or never read cannot block the access of
+//! monitoring or an operator.
 
 use std::{
     collections::BTreeMap,
@@ -26,12 +27,13 @@ use tokio::{
 
 use super::transport::{Names, Tls, Transport};
 
-/// The most connections of a listening address at a time: enough for dashboards, monitoring and some users. The limit is lower if the
-/// process may open only few files.
+/// The maximum number of connections of a listening address at a time: enough for dashboards, monitoring and some users.
+/// [`connections_max`] is lower if the process may open only few files.
 const CONNECTIONS_MAX: usize = 64;
-/// The number of connections that streams of events never take. They stay free for monitoring and users.
+/// The number of connections that are reserved for monitoring and users. Streams of events never take these connections. If
+/// [`connections_max`] is less than twice this number, only half of the connections are reserved.
 const RESERVED: usize = 8;
-/// The longest time for a whole request head, and for the peer to read some bytes of an answer.
+/// The maximum time in which the peer must send a whole request head, or read some bytes of an answer.
 const STEP_MAX: Duration = Duration::from_secs(10);
 /// The time after which an idle connection is closed. Monitoring usually asks more often.
 const IDLE_MAX: Duration = Duration::from_secs(75);
@@ -40,13 +42,13 @@ const TIMES: Times = Times {
     idle: IDLE_MAX,
 };
 
-/// The most connections of a listening address at a time.
+/// The maximum number of connections of a listening address at a time, within the limit of open files.
 fn connections_max() -> usize {
     CONNECTIONS_MAX.min(interface_connections())
 }
 
-/// The most streams of events at a time. Streams make progress every second, so without a bound they would evict all other
-/// connections.
+/// The maximum number of streams of events at a time. Streams make progress every second and are thus never the first to be evicted.
+/// Without this limit, they could evict all other connections.
 pub fn streams_max() -> usize {
     let most = connections_max();
     most.saturating_sub(RESERVED).max(most / 2)
@@ -198,7 +200,7 @@ impl Drop for Place {
     }
 }
 
-/// One connection. Reads and writes fail after the deadline of the current step, and after another connection has taken its place.
+/// One connection. Reads and writes fail after the deadline of the current step, and after another connection has evicted this one.
 pub struct Connection {
     stream: Timed<Transport>,
     place: Place,

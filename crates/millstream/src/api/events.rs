@@ -1,8 +1,8 @@
-//! `/events`: the status as server-sent events, one a second, computed once for all browsers.
+//! `/events`: the status as server-sent events, one per second. Each event is computed once for all browsers.
 //!
-//! No event is computed while no browser reads. The limit on streams is lower than the limit on connections, so browsers never keep
-//! monitoring out. Each event extends the deadline of its connection. A browser that does not read misses events, because events are
-//! not queued. At the deadline, its connection is closed.
+//! While no browser reads, no event is computed. The limit on streams is lower than the limit on connections, so some connections always
+//! stay free for monitoring. Each event extends the deadline of its connection. A browser that does not read misses events, because events
+//! are not queued. At the deadline, its connection is closed.
 
 use std::{
     convert::Infallible,
@@ -24,7 +24,7 @@ use axum::{
 use futures_core::Stream;
 use tokio::sync::watch;
 
-/// A new stream begins with the last event if that event is younger than this, and otherwise with a new event.
+/// A new stream begins with the last event if that event is younger than this. Otherwise it begins with a new event.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The last event, and the number of its readers.
@@ -65,7 +65,7 @@ impl Events {
     pub fn stream(&self, make: impl FnOnce() -> String) -> Response {
         let Some(place) = self.place() else {
             let why = "too many open pages: close some, or ask for /status\n";
-            // The connection is closed, because it would count towards the limit of connections while it is idle.
+            // The answer closes the connection, because an idle connection counts towards the limit of connections.
             let head = [(header::RETRY_AFTER, "10"), (header::CONNECTION, "close")];
             return (StatusCode::SERVICE_UNAVAILABLE, head, why).into_response();
         };
@@ -89,7 +89,7 @@ impl Events {
     /// Counts one more stream until the result is dropped. Returns `None` if too many streams are open.
     fn place(&self) -> Option<Place> {
         let taken = self.open.fetch_add(1, Ordering::Relaxed);
-        // If there are too many streams, dropping `place` corrects the count.
+        // If too many streams are open, `place` is dropped below, which decrements the count again.
         let place = Place(self.open.clone());
         (taken < self.most).then_some(place)
     }

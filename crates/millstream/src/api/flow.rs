@@ -1,8 +1,9 @@
 //! Computes the rate of each edge of the graph from the rates of the nodes, because the data path counts records only per node.
 //!
-//! If a consumer has a single incoming edge, that edge carries everything that the consumer receives. An edge that takes all tags
-//! carries everything that its port sends. Edges of the same port with the same tags have the same rate. Other rates follow by
-//! subtraction. These rules are repeated until no further rate becomes known. An edge that remains undetermined has no rate.
+//! If a consumer has a single incoming edge, that edge carries everything that the consumer receives. An edge that takes all tags carries
+//! everything that its port sends. Edges of the same port with the same tags have the same rate. If all incoming edges of a consumer except
+//! one have a known rate, the rate of that edge follows by subtraction. These rules are repeated until no further rate becomes known. An
+//! edge that remains undetermined has no rate.
 
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ fn from_consumer(
 ) -> Option<f64> {
     let to = &links[at].to;
     let others = others(links, at, |link| link.to == *to);
-    // If a node receives its own rejected records again, its meter counts them like other records, and the rate is approximate.
+    // If a node receives its own rejected records again, its meter counts them like other records. In this case the result is approximate.
     let others: Option<f64> = others.map(|other| known[other]).sum();
     Some((of(to).received? - others?).max(0.0))
 }

@@ -1,7 +1,7 @@
 //! Sends all metrics to Graphite, as plaintext over TCP.
 //!
-//! The task runs on the main thread, like the interface. Each report is made, sent and dropped, so a server that is down or slow costs
-//! only the memory of one report. Missed reports are not sent later, because counters are cumulative.
+//! The task runs on the main thread, like the interface. A report is dropped after the attempt to send it. So while the server is down or
+//! slow, at most one report is in memory. Missed reports are not sent later, because counters are cumulative.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -21,11 +21,11 @@ use tokio::{
 
 use super::{Shown, metrics::families};
 
-/// The longest time to connect, and the longest time for the server to read a report.
+/// The maximum time to connect to the server, and the maximum time in which the server must read a report.
 const STEP_MAX: Duration = Duration::from_secs(5);
 /// The maximum back-off after failures. The back-off begins with the interval between reports, and each failure doubles it.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The longest time for the last report when the process ends.
+/// The maximum time for the last report, which is sent when the process ends.
 const LAST_MAX: Duration = Duration::from_secs(2);
 
 /// The settings, and counters of reports.
@@ -67,9 +67,9 @@ impl Pusher {
         Some(Self { end, task })
     }
 
-    /// Sends a last report, if the server reads it in time.
+    /// Sends a last report, and waits at most [`LAST_MAX`] until it is sent.
     pub async fn finish(self) {
-        // This cannot fail, because the task has the receiver and ends only after this message.
+        // This does not fail, because the task holds the receiver until this message arrives.
         let _ = self.end.send(());
         let _ = timeout(LAST_MAX, self.task).await;
     }
@@ -178,8 +178,8 @@ impl Link {
     }
 }
 
-/// Whether the connection can take the next report: the server has neither closed it nor sent any bytes. The protocol has no answers,
-/// so after bytes from the server the next report gets a new connection.
+/// Whether the connection can be used for the next report. False if the server has closed it. Also false if the server has sent bytes,
+/// because the protocol has no answers. In both cases the next report gets a new connection.
 fn is_open(stream: &TcpStream) -> bool {
     let mut thrown = [0; 1024];
     matches!(stream.try_read(&mut thrown), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -217,7 +217,7 @@ mod tests {
         let mut got = [0; 4];
         peer.read_exact(&mut got).await.unwrap();
         assert_eq!(&got, b"one\n");
-        // The server is restarted: the closed connection is noticed before anything is written to it.
+        // The server restarts. The link notices the closed connection before it writes to it.
         drop((peer, listener));
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(!link.send("two\n").await && !link.is_due());

@@ -1,8 +1,8 @@
 //! `/health`, `/ready` and `/live`, as Kubernetes' probes expect them, and the state of each node.
 //!
-//! `/live` fails only if the process does not answer, because only then a restart may help. `/ready` fails as soon as a node does not
-//! run or makes no progress. `/health` fails when a node makes no progress for [`UNHEALTHY_AFTER`], and immediately when a node has
-//! failed or loses records.
+//! `/live` fails only if the process does not answer at all, because a restart helps only in this case. `/ready` fails as soon as a node
+//! does not run or makes no progress. `/health` fails when a node makes no progress for [`UNHEALTHY_AFTER`], and immediately when a node
+//! has failed or loses records.
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ impl<'a> View<'a> {
         let mut held = node.reporter.conditions();
         held.extend(back_pressure(node, all));
         held.sort_by_key(|held| Reverse((held.trouble, held.age)));
-        // Several tasks of a node may report the same condition; it is shown once.
+        // Several tasks of a node may report the same condition. It is shown only once.
         let mut told = Vec::new();
         held.retain(|held| {
             let is_new = !told.contains(&held.why);
@@ -81,7 +81,8 @@ impl<'a> View<'a> {
         matches!(self.state, "running" | "ended")
     }
 
-    /// The node and its state, with `why` and `since` if something is wrong.
+    /// The node and its state. If the node has failed, `why` is the reason. Otherwise, if the node has conditions, `why` and `since`
+    /// describe the worst one.
     fn summary(&self) -> Value {
         let mut shown = json!({ "node": &*self.node.name, "state": self.state });
         self.tell(&mut shown);
@@ -109,7 +110,8 @@ pub(super) fn health(nodes: &[NodeStatus]) -> (bool, Value) {
     failing("healthy", views(nodes).iter().filter(|it| !it.is_healthy()))
 }
 
-/// Returns whether every node runs and makes progress, and a page with the nodes that do not. `draining`: the process is ending.
+/// Returns whether every node runs and makes progress, and a page with the nodes that do not. If `draining` is true (the process is
+/// ending), the first value is false.
 pub(super) fn ready(nodes: &[NodeStatus], draining: bool) -> (bool, Value) {
     let (ready, mut page) = failing("ready", views(nodes).iter().filter(|it| !it.is_ready()));
     if draining {

@@ -1,7 +1,7 @@
 //! The history of each node in a fixed amount of memory: a sample per second for five minutes, and one per ten seconds for an hour.
 //!
-//! Each second one sample of all nodes is taken on the main thread, from the existing meters. The rates that `/status` and
-//! `/events` show are those of the last sample.
+//! Every second, the main thread takes one sample of all nodes from the existing meters. `/status` and `/events` show the rates of the last
+//! sample.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,9 +22,9 @@ const FINE_MAX: usize = 300;
 const COARSE_SECONDS: usize = 10;
 /// The number of coarse samples.
 const COARSE_MAX: usize = 360;
-/// The most nodes with a history. Each history takes 24 kB.
+/// The maximum number of nodes with a history. Each history takes 24 kB.
 const NODES_MAX: usize = 512;
-/// The most changes of a node's state that are kept.
+/// The maximum number of changes of a node's state in its history.
 const CHANGES_MAX: usize = 20;
 
 /// The names of the series. Rates are per second.
@@ -99,7 +99,7 @@ impl Reading {
             "busy_microseconds" => self.counters[BUSY] = Some(value),
             "backlog_bytes" | "lag_bytes" => self.waiting_bytes = Some(value),
             "pending_records" => self.waiting_records = Some(value),
-            // Bytes in flight. A backlog that the node measures itself is more exact, and wins.
+            // Bytes in flight. If the node also measures its backlog, the backlog is used, because it is more exact.
             "pending_bytes" if self.waiting_bytes.is_none() => self.waiting_bytes = Some(value),
             "behind_seconds" => self.behind = Some(value as f32),
             "oldest_record_timestamp_seconds" => {
@@ -119,8 +119,8 @@ impl Reading {
         }
     }
 
-    /// Adds a timing of batches: for a source, the time until the acknowledgment; for a sink, the time from the source until the batch is
-    /// settled; for other nodes, the time of a write.
+    /// Adds a timing of batches. For a source, this is the time until the acknowledgment. For a sink, it is the time from the source until
+    /// the batch is settled. For other nodes, it is the time of a write.
     pub fn time(&mut self, meter: &str, count: u64, sum: Duration) {
         let is_whole_way = matches!(meter, "ack_seconds" | "end_to_end_seconds");
         if is_whole_way || self.latency.is_none() {
@@ -128,8 +128,8 @@ impl Reading {
         }
     }
 
-    /// Completes the reading of a node in this section of the configuration (`source`, `sink`, ...). The meter of pending records is shown
-    /// only for sources, because in other sections it counts rejected records.
+    /// Completes the reading of a node in this section of the configuration (`source`, `sink`, ...). The meter of pending records is
+    /// removed from all nodes except sources, because in other sections it counts rejected records.
     pub fn of(mut self, section: &str) -> Self {
         if section != "source" {
             self.waiting_records = None;
@@ -156,7 +156,7 @@ impl Reading {
         if let Some((count, sum)) = self.latency {
             let (earlier, earlier_sum) = before.latency.unwrap_or_default();
             let batches = count.saturating_sub(earlier);
-            // The meter may add the time of a batch before it counts the batch. Without a batch there is no latency.
+            // The meter may add the time of a batch before it counts the batch. If no new batch is counted, the sample has no latency.
             if batches > 0 {
                 let whole = sum.saturating_sub(earlier_sum).as_secs_f32();
                 sample[LATENCY] = whole / batches as f32;
@@ -254,7 +254,7 @@ impl History {
     }
 }
 
-/// The history of a node without samples: it has just started, or [`NODES_MAX`] other nodes have a history.
+/// The page of a node that has no samples, because it has just started, or because [`NODES_MAX`] other nodes have a history.
 pub fn empty(name: &str) -> Value {
     let node = OfNode::new(&Reading::default());
     node.page(name, Timestamp::now().as_second())
@@ -284,8 +284,8 @@ impl OfNode {
         })
     }
 
-    /// An estimate of the age of the backlog: the number of last seconds in which as many bytes arrived as are waiting now. `None` if the
-    /// fine samples do not reach back that far.
+    /// An estimate of the age of the backlog: the number of seconds, back from now, in which the node received as many bytes as are waiting
+    /// now. `None` if the fine samples do not reach back that far.
     fn age(&self) -> Option<f32> {
         let mut waiting = self.now[WAITING_BYTES];
         let earlier = self.fine.iter().rev().map(|sample| sample[BYTES]);
@@ -301,7 +301,8 @@ impl OfNode {
     /// Adds a sample. `seconds` is the time since the previous sample; `None` for the first one.
     fn sample(&mut self, seen: &Seen<'_>, seconds: Option<f32>, samples: u64, time: i64) {
         self.seen = samples;
-        // A node that restarted under the same name may count from 0 again; then `since` returns a rate of 0, not a negative one.
+        // A node that restarted under the same name may count from 0 again. In this case `since` returns a rate of 0, and never a negative
+        // rate.
         let seconds = seconds.unwrap_or(1.0).max(0.001);
         self.now = seen.reading.since(&self.before, seconds);
         if let (true, Some(age)) = (seen.reading.is_bound, self.age()) {
@@ -328,7 +329,8 @@ impl OfNode {
                 state: seen.state,
                 why: seen.why.map(str::to_owned),
             };
-            // The reason for a state often contains a count or a time, so only the last reason of each state is kept.
+            // The reason for a state often contains a count or a time. So if only the reason changes, the new reason replaces the old one,
+            // and no change is added.
             if last.is_some_and(|last| last.state == seen.state) {
                 let began = self.changes.pop_back().map_or(time, |last| last.time);
                 self.changes.push_back(Change {

@@ -21,7 +21,7 @@ impl Hosts {
         Self(names.map(|name| name.to_ascii_lowercase()).collect())
     }
 
-    /// Checks every `Host` in these headers. The error is the first one that is not admitted. A request without `Host` (HTTP/1.0) is
+    /// Checks every `Host` in these headers. If one is not admitted, returns it as the error. A request without `Host` (HTTP/1.0) is
     /// admitted, because it cannot come from a browser.
     pub fn admit(&self, headers: &HeaderMap) -> Result<(), String> {
         for value in headers.get_all(header::HOST) {

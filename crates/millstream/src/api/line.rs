@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::order::in_flow;
 
-/// The line: the overall health, then each node with its state and records, in the direction of the flow.
+/// Returns the line. It has the overall health, then each node with its state and its numbers of records, in the
+/// direction of the flow.
 pub fn of(status: &Value) -> String {
     let health = match status["healthy"] {
         Value::Bool(true) => "healthy",

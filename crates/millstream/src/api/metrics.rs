@@ -37,7 +37,7 @@ pub(super) async fn get_metrics(State(shown): State<Arc<Shown>>, headers: Header
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// Whether an `Accept` header names OpenMetrics, and does not give `text/plain` a higher weight.
+/// Whether an `Accept` header names OpenMetrics with at least the weight of `text/plain`.
 fn prefers_openmetrics(accept: &str) -> bool {
     let mut weights = (0.0, 0.0);
     for range in accept.split(',') {

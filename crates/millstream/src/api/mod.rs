@@ -1,5 +1,5 @@
 //! The interface for people and monitoring, over HTTP/1.1. The dashboard is at `/`. Other pages are `/health`, `/ready`, `/live`,
-//! `/metrics`, `/status`, `/events`, `/history/NODE`, `/nodes/NODE`, and `POST /reload`; the function `pages` lists all of them.
+//! `/metrics`, `/status`, `/events`, `/history/NODE`, `/nodes/NODE`, and `POST /reload`. The function `pages` lists all of them.
 //!
 //! By default, a peer on this machine may see and do everything. A peer on another machine needs a token or a certificate, except for
 //! the pages that `api.open` names (`access.rs`). Each change is logged (`audit.rs`). The number of connections is bounded, and idle
@@ -122,9 +122,9 @@ impl Shown {
     }
 }
 
-/// Binds the addresses of `api.listen`. `chosen`: the configuration sets `api.listen`. In this case, an address that cannot be bound is
-/// an error. An unavailable default address only causes a warning, and the interface does not listen there. `machine` is the
-/// configured name of this machine.
+/// Binds the addresses of `api.listen`. `chosen` is true if the configuration sets `api.listen`. Then an address that cannot be bound is an
+/// error. If `chosen` is false, an unavailable default address only causes a warning, and the interface does not listen there. `machine` is
+/// the configured name of this machine.
 pub async fn bind(
     api: &Api,
     tls: Option<ServerTls>,
@@ -156,7 +156,8 @@ pub async fn bind(
 }
 
 impl Bound {
-    /// Answers requests until the process ends. Returns the state that the pages show, for the status line in the log and for Graphite.
+    /// Answers requests until the process ends. Returns the state that the pages show. The status line in the log and the reports to
+    /// Graphite show it, too.
     pub fn serve(
         self,
         running: &Running,
@@ -227,7 +228,7 @@ fn pages(shown: Arc<Shown>) -> Router {
         .with_state(shown)
 }
 
-/// Refuses requests that the caller may not make, and logs each change.
+/// Refuses requests that the caller may not make. Runs all others, and logs each change.
 async fn admit(
     State(shown): State<Arc<Shown>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -254,7 +255,8 @@ async fn admit(
             let mut request = Request::from_parts(head, body);
             request.extensions_mut().insert(caller.clone());
             peer.handling.set(true);
-            // A task, because a client that closes its connection ends this function, and the change may be made all the same.
+            // The change runs in a separate task. If the client closes its connection, this function is dropped, but the task still makes
+            // and logs the change.
             let reporter = shown.reporter.clone();
             let changing = tokio::spawn(async move {
                 let answer = next.run(request).await;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The sections in order of preference. Several nodes may be next, because all their inputs are already listed. Of these nodes, the
-/// one whose section comes first in this array is listed next.
+/// The sections in order of preference. A node may be listed next if all of its inputs are listed already. If this holds for several nodes,
+/// the node whose section comes first in this array is next.
 const SECTIONS: [&str; 4] = ["source", "processor", "channel", "sink"];
 /// The suffix of a port for rejected records. The edges of such a port may lead back to an earlier node, so they do not influence the
 /// order.
@@ -33,7 +33,7 @@ pub fn in_flow(status: &Value) -> Vec<&Value> {
             let waits = |name: &&str| waiting.iter().any(|node| node["name"] == **name);
             !of.into_iter().flatten().any(waits)
         };
-        // A graph has no cycle, so at least one node is ready.
+        // Without the edges for rejected records, a graph has no cycle, so at least one node is ready.
         let next = waiting.iter().position(is_ready).unwrap_or(0);
         listed.push(waiting.remove(next));
     }

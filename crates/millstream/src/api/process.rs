@@ -80,8 +80,8 @@ pub(super) fn families() -> Vec<Family> {
     all
 }
 
-/// The CPU time of the threads, by the name of the thread: `data-0` is a data thread, `keep NAME` is the thread of the disk channel
-/// `NAME`, and the thread of a sink has the sink's name.
+/// The CPU time of the threads, by the name of the thread. `data-0` is a data thread. `keep NAME` is the thread of the disk channel `NAME`.
+/// The thread of a sink has the sink's name.
 fn threads() -> Family {
     let mut by_name: BTreeMap<String, f64> = BTreeMap::new();
     for task in fs::read_dir("/proc/self/task")

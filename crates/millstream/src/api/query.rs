@@ -2,8 +2,8 @@
 
 use axum::http::Uri;
 
-/// Reads the numeric fields of a query. `known` has the name, the default and the maximum of each field. The error is the text of the
-/// answer.
+/// Reads the numeric fields of a query. `known` has the name, the default and the maximum of each field. If the query is invalid, the error
+/// is the text of the answer.
 pub fn numbers<const N: usize>(
     uri: &Uri,
     known: [(&str, u64, u64); N],

@@ -1,7 +1,7 @@
 //! `GET /rejected` and `GET /rejected/{node}`: the rejected records in `data_dir/rejected`.
 //!
-//! The files may be large, so only one request at a time reads them, on a thread for blocking work. To count records, at most
-//! [`READ_BYTES_MAX`] of each file are read, and the list of nodes is cached for [`FRESH`].
+//! The files may be large, so only one request at a time reads them, on a thread for blocking work. To count records, a request reads at
+//! most [`READ_BYTES_MAX`] of each file. The list of nodes is cached for [`FRESH`].
 
 use std::{
     collections::BTreeMap,
@@ -27,13 +27,13 @@ use crate::{
     rejects::{line, stamp},
 };
 
-/// The most bytes of a file that are read to count its records.
+/// The maximum number of bytes of a file that are read to count its records.
 const READ_BYTES_MAX: u64 = 64 << 20;
 /// How long the list of nodes is cached.
 const FRESH: Duration = Duration::from_secs(2);
 /// The number of records in an answer: the default and the maximum.
 const RECORDS: (u64, u64) = (20, 1000);
-/// The most bytes of an answer, not counting its last record.
+/// The maximum number of bytes of an answer without its last record.
 const ANSWER_BYTES: usize = 4 << 20;
 
 /// The cached list of nodes, and when it was made.
@@ -54,8 +54,8 @@ impl Kept {
         }
     }
 
-    /// Reads the directory on a thread for blocking work. The lock is held as long as the work runs, even if the client is gone:
-    /// otherwise abandoned requests would pile up.
+    /// Reads the directory on a thread for blocking work. The work holds the lock until it ends, even if the client has closed its
+    /// connection. Without this, the work of abandoned requests could run in parallel on many threads.
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&FilePath, &mut List) -> io::Result<T> + Send + 'static,
@@ -170,7 +170,7 @@ fn summary(directory: &FilePath, bytes_max: u64) -> io::Result<Value> {
     Ok(json!({ "nodes": sums.into_iter().map(node).collect::<Vec<_>>() }))
 }
 
-/// At most `most` records of a node as JSON, beginning with number `from`.
+/// A page of a node's records as JSON: up to `most` records, beginning with number `from`.
 fn page(
     directory: &FilePath,
     node: &str,

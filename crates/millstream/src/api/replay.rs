@@ -17,9 +17,9 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{Shown, audit::Said};
 
-/// How long a request waits for the end of its replay. For longer replays the client polls.
+/// How long a request waits for the end of its replay. If a replay takes longer, the client polls for the result.
 const WAIT: Duration = Duration::from_secs(3);
-/// The most replays that run at a time.
+/// The maximum number of replays that run at a time.
 const KEPT_MAX: usize = 100;
 
 /// The last replay of each node. When a replay of any node begins, all replays that have ended are removed.
@@ -37,7 +37,7 @@ struct Last {
 }
 
 impl Replays {
-    /// Begins without replays. `stop` ends the replays that run.
+    /// Creates an empty list of replays. `stop` ends the replays that run.
     pub fn new(stop: Stop) -> Self {
         Self {
             stop,

@@ -1,4 +1,4 @@
-//! Notices nodes that hang: work waits for them, they report no fault, and they make no progress.
+//! Notices nodes that hang. A node hangs if it has waiting work, makes no progress, and reports no fault.
 //!
 //! The code that meets a fault usually raises a condition: a lasting problem of a node, which `/status` shows. This module finds the
 //! other cases: a server that takes bytes and never answers, a file system that hangs, a bug in Millstream.
@@ -94,7 +94,8 @@ impl Marks {
 }
 
 impl Mark {
-    /// Raises the condition if nothing has moved for the limit. `is_explained`: a processor in front of the node reports a reason.
+    /// Raises the condition if the node has made no progress for the limit. `is_explained`: a processor in front of the node reports a
+    /// condition that explains this.
     fn note(
         &mut self,
         wait: &Wait,
@@ -159,9 +160,9 @@ impl Values {
         })
     }
 
-    /// The work that waits for a channel: groups that it has taken and not kept, or records that sources have sent and the channel has not
-    /// kept. `None` if there is no such work. Pending records do not count while work waits for a sink that has a queue in memory, because
-    /// the sources may wait for that sink and not for the channel.
+    /// The work that waits for a channel: groups that the channel has taken and not kept, or otherwise the pending records of its sources
+    /// (sent, and not kept yet). `None` if there is no such work. Pending records do not count while work waits for a sink with a queue in
+    /// memory. In that case, the sources may be waiting for that sink.
     fn at_channel(&self, channel: &NodeStatus, nodes: &[NodeStatus]) -> Option<Wait> {
         let received = self.get(&channel.name, "records_received");
         let unkept = self.get(&channel.name, "unkept_groups");
@@ -190,7 +191,7 @@ impl Values {
         if pending == 0 {
             return None;
         }
-        // Grows even if a processor drops all records before the channel.
+        // This number grows even if a processor in front of the channel drops all records.
         let done = of_sources("records_sent")
             .wrapping_sub(of_sources("records_dropped"))
             .wrapping_sub(pending);
@@ -284,7 +285,7 @@ mod tests {
             node("out", "sink", &[]),
         ];
         let (source, sink) = (meters.of("in"), meters.of("out"));
-        // At each check, one batch waits to be kept and one to be settled, but it is another one.
+        // At each check, one batch waits to be kept, and one waits to be settled. They are not the batches of the previous check.
         source.gauge("pending_records").set(5);
         sink.gauge("backlog_bytes").set(77);
         let mut look = |seconds| {

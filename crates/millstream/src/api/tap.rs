@@ -30,14 +30,15 @@ use crate::{redact::Redaction, rejects::stamp};
 
 /// The time without records after which an empty line is sent.
 const BEAT: Duration = Duration::from_secs(20);
-/// The most records in a second: the default, which a user can still follow, and the maximum.
+/// The number of records per second: the default, which a user can still follow, and the maximum.
 const RATE: (u64, u64) = (100, 1000);
-/// The seconds after which a sample ends: the default of a minute, and the maximum of a day.
+/// The seconds after which a sample ends: the default (a minute), and the maximum (a day).
 const SECONDS: (u64, u64) = (60, 86_400);
 /// The largest number of records after which a sample can end.
 const RECORDS_MAX: u64 = 1_000_000;
 
-/// Streams a sample. With `?records=N&seconds=S&rate=R` it ends after N records or S seconds, and has at most R records per second.
+/// Streams a sample. With `?records=N&seconds=S&rate=R` the sample ends after N records or S seconds, whichever is first, and has at most R
+/// records per second.
 pub async fn tap(
     State(shown): State<Arc<Shown>>,
     Path(node): Path<String>,
@@ -124,7 +125,7 @@ impl Stream for Lines {
             }
         };
         own.beat.as_mut().reset(Instant::now() + BEAT);
-        // The timer was reset; it must be polled again to wake this task.
+        // After the reset, the timer wakes this task only if it is polled again.
         let _ = own.beat.as_mut().poll(context);
         Poll::Ready(Some(Ok(text.into())))
     }

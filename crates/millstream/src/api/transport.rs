@@ -1,7 +1,7 @@
 //! The bytes of a connection of the HTTP interface: plain, or under TLS.
 //!
-//! The TLS handshake runs within the first reads of the connection, and the deadline of these reads applies to it. So a peer that does
-//! not finish its handshake never delays other connections.
+//! The TLS handshake runs within the first reads of the connection, so the deadline of these reads applies to the handshake. A peer that
+//! does not finish its handshake never delays other connections.
 
 use std::{
     io,
@@ -23,7 +23,7 @@ pub struct Tls {
     reporter: Reporter,
 }
 
-/// The names in a client's certificate; set when the handshake has ended.
+/// The names in a client's certificate. They are set when the handshake has ended.
 pub type Names = Arc<OnceLock<Vec<String>>>;
 
 type Handshake = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;

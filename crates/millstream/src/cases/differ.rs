@@ -8,8 +8,8 @@ use super::{Expected, Seen};
 /// A difference between an expected record and the actual one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The number of the record: `record 2`. If its port has a name, the name comes first: `errors, record 1`. If the record was
-    /// rejected, the reason follows.
+    /// The number of the record: `record 2`. If the record's port has a name, the name comes first: `errors, record 1`. If the record was
+    /// rejected, the reason follows the number.
     pub record: String,
     /// The expected and the found text of each field that differs.
     pub lines: Vec<Side>,
@@ -42,7 +42,7 @@ impl Seen {
 
 /// The differences between the records of a port and the expected ones, in order.
 pub(super) fn differences(port: &str, expected: &[Expected], seen: &[Seen]) -> Vec<Difference> {
-    // Equal records at both ends are skipped, so that one missing record is one difference.
+    // Equal records at the beginning and at the end of both lists are skipped, so that one missing record is reported as one difference.
     let equal = |(seen, expected): &(&Seen, &Expected)| seen.is(expected);
     let front = seen.iter().zip(expected).take_while(equal).count();
     let (seen, expected) = (&seen[front..], &expected[front..]);
@@ -101,8 +101,7 @@ fn between(expected: &Expected, seen: &Seen) -> Vec<Side> {
     lines
 }
 
-/// Adds the fields below `path` that differ. The recursion is bounded, because both values were read by serde_json, which limits their
-/// depth.
+/// Adds the fields below `path` that differ. The recursion is bounded, because serde_json has read both values and limits their depth.
 fn fields(path: &str, expected: &Value, seen: &Value, lines: &mut Vec<Side>) {
     let line = |path: &str, value: &Value| match path {
         "" => value.to_string(),

@@ -1,7 +1,7 @@
 //! Cases: tests of processors, written in the configuration (option `tests` of a processor). A case lists records that enter a
 //! processor, and records that should leave it.
 //!
-//! Every start reads and checks the cases with the rest of the configuration; only `millstream test` runs them.
+//! Every start reads and checks the cases with the rest of the configuration. Only `millstream test` runs the cases.
 
 mod differ;
 mod order;
@@ -57,13 +57,13 @@ struct Seen {
     record: Value,
     /// The names and values of all its metadata.
     metadata: Vec<(String, String)>,
-    /// Why it was rejected; `None` if it was not.
+    /// Why the record was rejected; `None` if it was not rejected.
     reason: Option<String>,
 }
 
 impl Case {
-    /// The parts of the case that do not fit this graph: ports that the processor does not have, or a node in `from` from which no
-    /// path leads to the processor.
+    /// Reports the parts of the case that do not fit this graph. `expect` may name ports that the processor does not have. `from` may name
+    /// a node from which no path leads to the processor.
     pub fn problems(&self, plan: &Plan) -> Vec<Problem> {
         let Some(tested) = find(plan, &self.node) else {
             return Vec::new();

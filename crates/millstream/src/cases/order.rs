@@ -12,8 +12,8 @@ pub fn links(plan: &Plan) -> impl Iterator<Item = &Link> {
     plan.links.iter().filter(|link| &*link.port != REJECTED)
 }
 
-/// The nodes on all paths from `start` to `end`. Each node comes after the nodes that feed it; otherwise the nodes have the order of
-/// the configuration file. `None` if there is no path.
+/// The nodes on all paths from `start` to `end`. Each node comes after the nodes that feed it. Apart from this, the nodes are in the order
+/// of the configuration file. `None` if there is no path.
 pub fn between(plan: &Plan, start: &str, end: &str) -> Option<Vec<Arc<str>>> {
     let behind = reach(start, |at| {
         links(plan)

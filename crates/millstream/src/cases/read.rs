@@ -147,7 +147,7 @@ fn expected(
     records.into_iter().map(|(record, _)| record).collect()
 }
 
-/// Reads the records of a list. Returns each record, and whether it is a line.
+/// Reads the records of a list. Returns each record, and whether it is a single line of text.
 fn records(
     written: &Node,
     path: &str,
@@ -168,8 +168,8 @@ fn records(
                     record: Map::from_iter([(MESSAGE.to_owned(), text.into())]).into(),
                     metadata: Vec::new(),
                 };
-                // A text of several lines is an entry (`[time, record]` in MessagePack), because sources that join lines produce an
-                // entry, too.
+                // A text of several lines becomes an entry (`[time, record]` in MessagePack), because a source that joins lines also
+                // produces entries.
                 records.push((record, !text.contains('\n')));
             }
             _ => {
@@ -215,8 +215,8 @@ fn fields(written: &Node, path: &str, map: Map<String, Value>) -> Result<Expecte
         metadata.push((name.to_owned(), text));
     }
     let mut packed = Vec::new();
-    // The records that leave the processor are converted from MessagePack to JSON. So the expected records are converted to
-    // MessagePack and back to JSON, to make both comparable.
+    // The records that leave the processor are converted from MessagePack to JSON. To be comparable with them, the expected records are
+    // converted to MessagePack and back to JSON.
     let whole = Value::from(record);
     let packs = json::to_msgpack(whole.to_string().as_bytes(), &mut packed);
     if let Err(why) = packs {

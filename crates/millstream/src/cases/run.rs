@@ -91,8 +91,8 @@ impl Case {
         Ok(left)
     }
 
-    /// A step for each node on all paths from the node that the records enter to the tested processor. The tested processor is the last
-    /// step.
+    /// Makes a step for each node that is on a path from the node that the records enter to the tested processor. The tested processor is
+    /// the last step.
     fn steps(&self, plan: &Plan) -> Result<Vec<Step>, Failure> {
         let start = self.from.as_ref().map_or(&*self.node, |(from, _)| from);
         let names = between(plan, start, &self.node).unwrap_or_default();

@@ -68,10 +68,10 @@ impl Check {
     }
 }
 
-/// The number of messages of the largest size that should fit into the memory for input.
+/// The number of messages of a source's largest size for which the memory for input should suffice.
 const LARGE_MESSAGES: usize = 4;
 
-/// Warns if a few messages of a source's largest size would not fit into memory.
+/// Warns if [`LARGE_MESSAGES`] messages of the largest size that a source accepts do not fit into the memory for input.
 fn too_large_for_memory(plan: &Plan) -> impl Iterator<Item = String> {
     let memory = plan.settings.memory_max;
     plan.sources.iter().filter_map(move |source| {
@@ -97,7 +97,7 @@ fn too_large_for_their_disk(plan: &Plan) -> Vec<String> {
         .iter()
         .map(|channel| {
             let directory = plan.settings.data_dir.join("channels").join(&*channel.name);
-            // A start creates missing directories, on the file system of the first ancestor that exists.
+            // If the directory is missing, a start creates it on the file system of the nearest ancestor that exists.
             let above = directory.ancestors().find(|path| path.exists());
             above
                 .filter(|path| !path.as_os_str().is_empty())

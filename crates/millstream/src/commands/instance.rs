@@ -20,7 +20,7 @@ use crate::{
 /// The environment variable that holds a token.
 const TOKEN: &str = "MILLSTREAM_TOKEN";
 
-/// The most bytes of a refusal that are read.
+/// The maximum number of bytes that are read of an answer that refuses a request.
 const REFUSAL_MAX: u64 = 64 << 10;
 
 /// The running instance, by its configuration or address.
@@ -149,12 +149,14 @@ impl Place {
         }
     }
 
-    /// Whether a token would be sent unencrypted although `url` does not ask for that.
+    /// Whether a token would be sent to another machine without encryption, and `url` does not explicitly begin with
+    /// `http://`.
     fn exposes(&self, url: &str) -> bool {
         !self.is_secured && !is_local(&self.address) && !url.starts_with("http://")
     }
 
-    /// The first loopback address, or otherwise the first address; `None` if `api.listen` is empty.
+    /// Returns the first loopback address in `api.listen`, or the first address if no loopback address is listed. `None` if
+    /// `api.listen` is empty.
     fn first(api: &Api) -> Option<Self> {
         let mut all = api.listen.iter();
         let local = all.clone().find(|address| is_local(address));
@@ -188,7 +190,8 @@ impl Client {
         }
     }
 
-    /// Sends a POST without a body, and returns the JSON of the answer, also of an answer that reports a failure.
+    /// Sends a POST without a body, and returns the JSON of the answer. An answer that reports a failure of the
+    /// operation is returned as well.
     pub fn post(&self, path: &str) -> Result<Value, String> {
         match self.ask("POST", path)? {
             (200 | 202 | 409 | 422, body) => self.parse(&body),

@@ -26,8 +26,8 @@ use crate::{
     upgrade::Upgrade,
 };
 
-/// The part of the drain time that is reserved for closing the channels, each of which takes two syncs. It is at most a quarter of the
-/// drain time.
+/// The part of the drain time that is reserved for closing the channels. At most a quarter of the drain time is reserved. Closing a channel
+/// takes two syncs.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Run the pipeline until SIGTERM or SIGINT, then drain.
@@ -94,7 +94,7 @@ impl Run {
         }
     }
 
-    /// Runs until the end. Returns the exit code, and the request that ended the run; `None` if it ended without a request.
+    /// Runs until the end. Returns the exit code, and the request that ended the run; `None` if no request ended it.
     async fn run(&self, loaded: config::Loaded, upgrade: &Upgrade) -> (u8, Option<Asked>) {
         let (mut running, mut events) = match self.start(loaded, upgrade).await {
             Ok(started) => started,
@@ -130,8 +130,8 @@ impl Run {
         (code, asked)
     }
 
-    /// The exit code after everything was settled. Lost records are a failure, and so are rejected records that a job (`--once`)
-    /// leaves in `data_dir`.
+    /// The exit code of a run that ended without failed nodes. Lost records are a failure. Rejected records that a job (`--once`) leaves in
+    /// `data_dir` are a failure, too.
     fn drained(&self, running: &Running) -> u8 {
         let lost = running.lost_records();
         if lost > 0 {
@@ -234,8 +234,9 @@ impl Run {
         )
     }
 
-    /// Waits until all nodes have ended after the stop, and returns their failures. Returns no failures and the second request if a second
-    /// signal arrives, and neither if the drain deadline passes and some accepted records are not in disk channels.
+    /// Waits after the stop until all nodes have ended, and returns their failures. If a second signal arrives first, returns `None` and
+    /// the second request. If the drain deadline passes first, returns an empty list if all accepted records are in disk channels, and
+    /// otherwise `None`.
     async fn drain(
         &self,
         running: &mut Running,
@@ -300,7 +301,7 @@ enum Asked {
 }
 
 impl Events {
-    /// Returns when a signal asks the process to end, and handles all other signals and requests. `stopping`: the pipeline drains.
+    /// Handles signals and requests until one of them ends the run, and returns that request. `stopping` is true while the pipeline drains.
     async fn ask_to_end(&mut self, stopping: bool) -> Asked {
         let Self {
             signals,
@@ -342,8 +343,8 @@ async fn ended<T>(task: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     }
 }
 
-/// Raises the soft limit of open files to the hard limit. Connections and outputs have their own limits in the configuration; the
-/// usual soft limit of 1024 only protects programs that call `select`.
+/// Raises the soft limit of open files to the hard limit. The usual soft limit of 1024 only protects programs that call `select`.
+/// Millstream does not need this protection. Its connections and outputs have separate limits in the configuration.
 fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -81,7 +81,7 @@ impl Status {
     }
 }
 
-/// Returns the exit code. Unlike `/health`, it reports a node as soon as it does not work.
+/// Returns the exit code. It is a failure as soon as any node does not work, while `/health` tolerates short interruptions.
 fn code(status: &Value) -> u8 {
     let works = |node: &Value| matches!(text(&node["state"]), "running" | "ended");
     match status["nodes"].as_array() {
@@ -154,12 +154,13 @@ fn table(before: &Value, now: &Value, columns_max: usize) -> String {
 const HEADS: [&str; 9] = [
     "NODE", "TYPE", "STATE", "IN", "IN/S", "OUT", "OUT/S", "PENDING", "REJECTED",
 ];
-/// The number of columns that hold text; they come first.
+/// The number of columns that hold text. These columns come first.
 const TEXTS: usize = 3;
-/// Columns that a narrow terminal has no room for. Those with only zeros are left out first, then the column TYPE, then the others.
+/// Columns that are left out in a narrow terminal. Of these columns, those that hold only zeros are left out first. TYPE is left
+/// out next, and then the other columns of this list.
 const NARROW: [&str; 2] = ["REJECTED", "PENDING"];
 
-/// Meters that are not shown after the table, because they have a column, or tell little more than a meter that has a column.
+/// Meters that are not shown after the table. They have a column, or add little to a meter that has a column.
 const IN_COLUMNS: [&str; 7] = [
     "records_received",
     "records_settled",
@@ -182,7 +183,7 @@ const OF_CHANNELS: [&str; 4] = [
 fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
     let meters = &node["meters"];
     let of = |name: &str| meters[name].as_u64();
-    // The output of a source or a processor is what it sent; the output of a sink is what it delivered.
+    // For a source or a processor, the output is the records that it sent. For a sink, the output is the records that it delivered.
     let (into, out) = match text(&node["section"]) {
         "source" => (None, Some("records_sent")),
         "processor" => (Some("records_received"), Some("records_sent")),

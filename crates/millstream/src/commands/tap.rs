@@ -57,8 +57,8 @@ enum Format {
     Json,
 }
 
-/// After this many timeouts of five seconds in a row, the instance counts as gone, because it sends an empty line at least every twenty
-/// seconds.
+/// After this many read timeouts in a row (of five seconds each), the command ends with an error. A running instance sends at least an
+/// empty line every twenty seconds.
 const SILENT_MAX: u32 = 12;
 
 /// The longest sample that an instance allows: a day.

@@ -87,7 +87,8 @@ fn wrong_tokens(api: &Api) -> impl Iterator<Item = String> {
     })
 }
 
-/// Resolves `ADDRESS:PORT`. Names other than `localhost` are not looked up, because the answer could change.
+/// Resolves `ADDRESS:PORT`. Names other than `localhost` are not resolved, because the result of a lookup could change
+/// later.
 fn sockets(address: &str) -> Option<Vec<SocketAddr>> {
     match address.strip_prefix("localhost:") {
         Some(_) => Some(address.to_socket_addrs().ok()?.collect()),

@@ -1,12 +1,12 @@
-//! The drawing of the graph. It has a block for every channel and every processor; the block shows the node and its neighbours. It also
-//! has a block for every source that feeds sinks directly, or feeds no node.
+//! The drawing of the graph. It has a block for every channel, for every processor, and for every source that feeds a sink directly or
+//! feeds no node. A block shows the node and its neighbours.
 
 use std::fmt::Write;
 
 use super::{Edge, Explained, Kind, Port};
 use crate::page::width;
 
-/// The blocks, in the direction of the flow.
+/// Returns the blocks: first those of channels and processors in the direction of the flow, then those of sources.
 pub fn render(explained: &Explained) -> String {
     let mut blocks: Vec<String> = Vec::new();
     for (at, node) in explained.nodes.iter().enumerate() {
@@ -49,15 +49,14 @@ fn in_flow(explained: &Explained) -> Vec<usize> {
             let mut inputs = inputs.filter(|it| it.to == *at && it.port != Port::Rejected);
             !inputs.any(|edge| waiting.contains(&edge.from))
         };
-        // The graph has no cycle, so at least one node is ready.
+        // Without the edges for rejected records, the graph has no cycle, so at least one node is ready.
         let next = waiting.iter().position(is_ready).unwrap_or(0);
         listed.push(waiting.remove(next));
     }
     listed
 }
 
-/// The edges by which records leave a node, except the edges for rejected records. Another section of the page shows where rejected
-/// records go.
+/// The edges by which records leave a node, without the edges for rejected records. Another section of the page shows those edges.
 fn taken(explained: &Explained, node: usize) -> Vec<&Edge> {
     let edges = explained.edges.iter();
     let edges = edges.filter(|edge| edge.from == node && edge.port != Port::Rejected);
@@ -91,7 +90,7 @@ fn with_tags(name: String, edge: &Edge) -> String {
     }
 }
 
-/// Where the records of a node go. Each entry is a port (`.ROUTE`, or empty for the port `NAME`), and a consumer of this port.
+/// The right side of a node's block. Each entry is a port of the node (`.ROUTE`, or empty for the port `NAME`) and a consumer of this port.
 fn right(explained: &Explained, from: usize) -> Vec<(String, String)> {
     let node = &explained.nodes[from];
     let edges = taken(explained, from);

@@ -14,8 +14,8 @@ pub fn render(explained: &Explained) -> String {
             Kind::Sink => ("[", "]"),
             Kind::Processor => ("[/", "/]"),
         };
-        // Names of nodes consist of letters, digits, `_` and `-`. The id is a number, because a name such as `end` is a keyword of
-        // Mermaid.
+        // The id is `n` and a number, because a node's name may be a keyword of Mermaid, such as `end`. Names need no escape, because they
+        // consist of letters, digits, `_` and `-`.
         let _ = writeln!(
             out,
             "  n{at}{open}\"{}<br>{}\"{close}",

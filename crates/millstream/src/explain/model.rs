@@ -1,5 +1,5 @@
-//! Derives nodes, edges and paths with their promises from a plan, which is the checked configuration. A promise is a delivery
-//! guarantee, with the prerequisite under which it holds (delivery.md, "What a path promises").
+//! Derives nodes, edges and paths with their promises from a plan, which is the checked configuration. A promise is a delivery guarantee,
+//! and the condition under which the guarantee holds (delivery.md, "What a path promises").
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,7 +16,7 @@ pub struct Explained {
     pub data_dir: PathBuf,
     /// The limits of rejected records in `data_dir`.
     pub rejected: RejectedLimits,
-    /// The most memory that all batches together may take, in bytes.
+    /// The maximum number of bytes of memory that all batches together may take.
     pub memory_max: usize,
     /// The number of data threads.
     pub threads: usize,
@@ -26,7 +26,7 @@ pub struct Explained {
     pub edges: Vec<Edge>,
     /// The edges between sources, channels and sinks. The processors between them are left out.
     pub ends: Vec<Edge>,
-    /// The processors, each with the consumers in front of which it runs.
+    /// The processors. Each entry lists the channels and sinks in front of which the processor runs.
     pub processors: Vec<Processor>,
     /// The promise of each source, and the nodes that it waits for.
     pub sources: Vec<Source>,
@@ -47,7 +47,8 @@ pub struct Node {
     pub kind: Kind,
     /// Whether another node takes the rejected records of this node.
     pub rejects_taken: bool,
-    /// For sinks: the longest time to settle while the destination works. `None`: the destination decides.
+    /// For sinks: the maximum time that the sink takes to settle a record while its destination works. `None`: the time depends only on the
+    /// destination.
     pub settles_within: Option<Duration>,
 }
 
@@ -95,14 +96,15 @@ pub struct Processor {
     pub consumers: Vec<usize>,
     /// The names of its ports.
     pub ports: Vec<String>,
-    /// A text that names the number of its threads in front of each consumer, and says how records are distributed among them. `None` if it
-    /// has no thread for itself.
+    /// The number of threads that the processor has in front of each consumer, and how records are distributed among the threads, in words.
+    /// `None` if the processor has no separate thread.
     pub tasks: Option<String>,
-    /// Why the processor could make different records if it gets the same input again; `None` if it always makes the same records.
+    /// The reason why the processor may output different records when it gets the same input again. `None` if it always outputs the same
+    /// records.
     pub not_repeatable: Option<String>,
 }
 
-/// A source, and the consumers for which it waits before it sends its peer an ack.
+/// A source, and the consumers for which the source waits before it sends an ack to its peer.
 pub struct Source {
     /// Its index in [`Explained::nodes`].
     pub node: usize,
@@ -165,7 +167,7 @@ impl Explained {
                     Target::Sink(_) => settled_by.push(places.of(route.to)),
                 }
             }
-            // The runtime has the same rule: a source is durable if all of its consumers are durable channels.
+            // This is also the rule of the runtime: a source is durable if it has consumers and all of them are durable channels.
             let durable = !kept_by.is_empty() && settled_by.is_empty();
             let promise = source.source.promise(durable);
             explained.sources.push(Source {
@@ -322,7 +324,7 @@ impl Places {
     }
 }
 
-/// The threads of a processor in words; `None` if it has no thread for itself.
+/// The threads of a processor in words; `None` if it has no separate thread.
 fn tasks(processor: &ProcessorPlan) -> Option<String> {
     match processor.tasks.count.unwrap_or(1) {
         1 if processor.processor.blocking() => Some("on its own thread".to_owned()),

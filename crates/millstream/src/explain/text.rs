@@ -80,7 +80,8 @@ fn processors(explained: &Explained) -> String {
     columns(2, &rows, &[])
 }
 
-/// How to change the configuration so that a processor that runs in front of several consumers runs only once.
+/// Advice for a processor that runs in front of several consumers: how to change the configuration so that it runs only
+/// once.
 fn once(explained: &Explained, processor: &Processor) -> String {
     if processor.ports.len() > 1 {
         return "To choose records once, let `fields` set a `tag` in front of a disk channel, and choose by `tags` behind it"
@@ -104,7 +105,7 @@ fn promises(explained: &Explained) -> String {
     columns(2, &rows.collect::<Vec<_>>(), &[])
 }
 
-/// The nodes that limit the guarantee of a path; empty if the guarantee is exactly once.
+/// The nodes that make the guarantee of a path weaker than exactly once. Empty if the guarantee is exactly once.
 fn limit(explained: &Explained, path: &super::Path) -> String {
     if path.guarantee == Guarantee::ExactlyOnce {
         return String::new();
@@ -189,7 +190,7 @@ pub fn answer(explained: &Explained, source: &Source) -> String {
     format!("when {settled} has settled the batch{and_kept}: {time}")
 }
 
-/// The effect of a sink that cannot write.
+/// For each sink, the effect on other nodes while the sink cannot write.
 fn stops(explained: &Explained) -> String {
     let sinks = explained.nodes.iter().enumerate();
     let sinks = sinks.filter(|(_, node)| node.kind == Kind::Sink);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::page::paragraph;
 
-/// The number of levels of blocks within blocks that are listed. No component has more.
+/// The maximum depth of blocks within blocks that is listed. No component nests blocks deeper.
 const DEPTH_MAX: usize = 4;
 
 /// One option.

@@ -1,5 +1,5 @@
-//! Pages of documentation as text for the terminal: the README of a component, with its options from the schema and its whole
-//! example; and the pages of `docs/`.
+//! Renders documentation as text for the terminal. A page is either the README of a component, with its options from the schema and
+//! its whole example, or a page of `docs/`.
 
 use millstream_pipeline::node::Component;
 

@@ -1,8 +1,8 @@
 //! The JSON Schema of a whole configuration, for editors and for tools that write configurations.
 //!
 //! The settings are at the top. Each section maps names to nodes, and the `type` of a node selects the schema of its component. A
-//! scalar may be written as `${NAME}`, which is a text until the variable is substituted. So numbers, booleans and choices may also be
-//! such a text.
+//! scalar may be written as `${NAME}`, which is a text until the variable is substituted. The schema of a number, a boolean or a choice
+//! therefore also allows such a text.
 
 use millstream_config::{Section, Settings};
 use millstream_net::Block;
@@ -235,7 +235,7 @@ fn settle(schema: &mut Value, defs: &str) {
     }
 }
 
-/// Whether the schema is a number, a boolean or a choice, which a text with a variable would not match.
+/// Whether the schema describes a number, a boolean or a choice. A text with a variable would not match such a schema.
 fn is_other_scalar(map: &Map<String, Value>) -> bool {
     let named = |value: &Value| matches!(value.as_str(), Some("integer" | "number" | "boolean"));
     let by_type = match map.get("type") {

@@ -24,7 +24,7 @@ use crate::{
 use fingerprint::Fingerprint;
 use settings::{Waiting, changed_settings};
 
-/// The most requests of the HTTP interface that wait at a time; further requests are refused.
+/// The maximum number of requests of the HTTP interface that wait at a time. Further requests are refused.
 const REQUESTS: usize = 16;
 
 /// The handle with which the HTTP interface requests reloads, replays, and changes of consumers.
@@ -58,7 +58,7 @@ pub struct Skip {
     pub to: Position,
 }
 
-/// Resolves when a consumer was moved, with the number of skipped records that the consumer had not settled.
+/// Resolves when a consumer has been moved. The value is the number of skipped records that the consumer had not settled.
 type Skipped = oneshot::Receiver<Result<u64, String>>;
 
 /// Resolves when a consumer is forgotten.

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 pub struct Waiting {
     /// The setting.
     pub what: Arc<str>,
-    /// The change.
+    /// The reason for the restart.
     pub why: &'static str,
 }
 
@@ -25,7 +25,7 @@ pub fn changed_settings(new: &Settings, running: &Settings) -> Vec<Waiting> {
     let names = new
         .keys()
         .chain(running.keys().filter(|name| !new.contains_key(*name)));
-    // Tokens are masked in the fields, so they are compared separately.
+    // The JSON form masks the tokens of `api`, so `api` is also compared directly.
     let differs = |name: &&String| {
         let differs = new.get(*name) != running.get(*name);
         *name != "timezone" && (differs || *name == "api" && api_differs)

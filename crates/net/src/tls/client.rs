@@ -201,7 +201,8 @@ impl Make for Maker {
     }
 }
 
-/// `verify: false`: accepts every server that has the key of the certificate that it presents.
+/// The verifier for `verify: false`. Accepts every certificate, and only checks that the server has the private key of the
+/// certificate.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

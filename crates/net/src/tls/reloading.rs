@@ -1,7 +1,7 @@
 //! A value that is made from files, and made again when the files change.
 //!
-//! The files are checked when the value is requested, at most every [`LOOK`]. Unusable files raise a condition of the
-//! node until they are fixed; the previous value stays in use.
+//! The files are checked when the value is requested, but at most once every [`LOOK`]. Unusable files raise a condition of the
+//! node until they are fixed. Until then, the previous value stays in use.
 
 use std::{
     fs,

@@ -55,8 +55,8 @@ pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
     from_outside || retags > 1 || repeats
 }
 
-/// Sorts the records of each tag by their numbers, and the tags by name. Records with equal numbers, which come from one record of
-/// the input, keep the order of their pieces. In the result, no two pieces with the same tag and encoding hold the same number.
+/// Sorts the pieces by tag, and the records that have the same tag and values by number. Records with equal numbers come from one
+/// record of the input. They keep the order of their pieces.
 pub(super) fn merge(pieces: Vec<Piece>) -> Vec<Piece> {
     if pieces.len() < 2 {
         return pieces;

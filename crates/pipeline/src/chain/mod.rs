@@ -4,8 +4,8 @@
 //! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! Every channel and sink owns the processors that lead to it, so no consumer waits for another one. A batch passes through the chain as a
-//! whole, processor by processor, in the order in which they depend on each other. In front of a durable channel the chain runs where
-//! the batch is put ([`put::ChainChannel`]); in front of a sink it runs where the sink reads ([`read::ChainReader`]).
+//! whole. Each processor comes after the processors that feed it. In front of a durable channel the chain runs where the batch is put
+//! ([`put::ChainChannel`]); in front of a sink it runs where the sink reads ([`read::ChainReader`]).
 
 mod maker;
 mod merge;
@@ -70,7 +70,7 @@ pub(crate) struct Fed {
 /// The outlet and the meters of a node in a chain.
 #[derive(Clone)]
 pub(crate) struct NodeContext {
-    /// The node's port for rejected records. `None` if the chain of another consumer reports them; then this chain drops them.
+    /// The node's port for rejected records. `None` if this chain drops them, because the chain of another consumer reports them.
     pub(crate) rejects: Option<Outlet>,
     pub(crate) meters: ProcessorMeters,
     reporter: Reporter,
@@ -200,8 +200,8 @@ impl Chain {
         self.nodes.iter().map(threads).max().unwrap_or(0)
     }
 
-    /// Passes a batch through the chain, beginning at the entry (a port of another node that leads into the chain) with the
-    /// index `entry`. After a failure, or if the future is dropped early, the chain must not be used again.
+    /// Passes a batch through the chain, beginning at the entry with the index `entry`. An entry is a port of another node that leads
+    /// into the chain. After a failure, or if the future is dropped early, the chain must not be used again.
     ///
     /// # Errors
     /// The failure or the panic of a processor.
@@ -334,8 +334,8 @@ fn report_slow(slow: &Condition) {
     slow.raise(Trouble::Blocked, text);
 }
 
-/// Shows a batch to the taps of the processor (users who watch it). The address of the plan identifies the chain: of several
-/// chains that process copies of the same records, a tap shows only one.
+/// Shows a batch to the taps of the processor (users who watch its records). If several chains process copies of the same records,
+/// a tap shows the batches of only one chain. The address of the plan identifies the chain.
 #[inline]
 fn show(plan: &Arc<ChainPlan>, at: usize, port: usize, node: &Node, batch: &Batch) {
     let tap = &node.context.meters.tap;

@@ -39,9 +39,9 @@ pub(crate) struct ChainChannel {
     maker: Arc<ChainMaker>,
     reporter: Reporter,
     /// For each data thread, the chain of each entry (a port that leads into the chain). `None` before the first batch and after a
-    /// failure. The lock is asynchronous, because a task holds it while it waits for the threads of a processor, so that later groups do
-    /// not overtake. Each entry has a separate lock, because groups of other entries may pass no processor with threads and should not
-    /// wait.
+    /// failure. A task holds the lock even while it waits for the threads of a processor, so that later groups of the same entry do not
+    /// overtake; therefore the lock is asynchronous. Each entry has a separate lock: groups of another entry may pass no processor with
+    /// threads, and should not wait.
     lanes: Vec<Lane>,
 }
 
@@ -188,8 +188,8 @@ struct Part {
 }
 
 /// Divides a batch by its origins. `mark` returns the offset up to which the channel already keeps a file. If this offset is within
-/// the batch's range of the file, the range is divided there. Otherwise the channel could not tell, after processing, which output
-/// belongs to bytes that it already keeps.
+/// the batch's range of the file, the range is divided there. Without this division, the channel could not tell, after processing,
+/// which output belongs to bytes that it already keeps.
 fn parts(mut batch: Batch, mark: impl Fn(&FileId) -> Option<u64>) -> Vec<Part> {
     let (mut chunks, mut files) = (Vec::new(), Vec::new());
     for origin in std::mem::take(&mut batch.origins) {
@@ -340,7 +340,7 @@ impl Processed {
 /// An output batch, and the batches joined to it.
 struct Output {
     batch: Batch,
-    /// The whole body once something was joined; empty before.
+    /// The bodies of `batch` and of all batches joined to it. Empty while none is joined.
     body: Vec<u8>,
     is_alone: bool,
     /// The number of the part that the last records come from.

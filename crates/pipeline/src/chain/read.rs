@@ -44,15 +44,15 @@ pub(crate) struct ChainReader {
     /// The tags that the consumer takes, for batches that pass through no chain. In a chain, each step has its own filter.
     tags: Option<TagFilter>,
     swap: Arc<Swap>,
-    /// The chains for those positions of a durable channel that may still be read, in the order of the positions. The last one is the
-    /// current chain.
+    /// The chains, in the order of the positions that pass through them. The last one is the current chain. An earlier chain stays while
+    /// a durable channel may deliver again a position that passes through that chain.
     stages: VecDeque<Stage>,
     /// The last position that was read.
     read: Option<Position>,
     /// Chains of the current stage that process no batch.
     idle: Vec<Chain>,
-    /// The batches in flight, in the order in which they were read. Each has a separate chain, so that they do not wait for each
-    /// other.
+    /// The batches in flight, that is, read and not yet delivered, in the order in which they were read. Each has a separate chain, so
+    /// that they do not wait for each other.
     flights: VecDeque<Flight>,
     /// The maximum number of batches in flight: one if the chain has no threads.
     flights_max: usize,
@@ -63,7 +63,7 @@ pub(crate) struct ChainReader {
 
 /// A chain, and the position after which it applies.
 struct Stage {
-    /// The last position that does not pass through this chain; `None` if all positions do.
+    /// The chain applies to the positions after this one, up to the next stage. `None`: it applies from the first position on.
     after: Option<Position>,
     /// `None`: no processor is in front of the sink.
     maker: Option<Arc<ChainMaker>>,
@@ -191,7 +191,7 @@ impl ChainReader {
         self.stages.iter().rev().find(holds)?.maker.clone()
     }
 
-    /// Returns the batch, which skips the chain, as the consumer gets it: without records if the consumer does not take its tag.
+    /// Filters a batch that skips the chain: if the consumer does not take the batch's tag, returns the batch without its records.
     fn taken(&self, delivered: Delivered) -> Delivered {
         let tag = delivered.batch.tag.as_str();
         match self.tags.as_ref().is_none_or(|tags| tags.takes(tag)) {
@@ -233,7 +233,8 @@ impl ChainReader {
         self.flights.is_empty() && self.ready.is_empty() && self.stages.iter().all(has_none)
     }
 
-    /// Polls for the next batch and delivers it unchanged. A batch of a replay may be for a processor; then a chain takes it.
+    /// Polls for the next batch and delivers it without a chain. But a batch from a memory channel may hold a chain that a reload has
+    /// replaced; such a batch passes through the chain that it holds.
     fn poll_direct(
         &mut self,
         context: &mut Context<'_>,

@@ -23,13 +23,13 @@ pub(super) struct GuardedTask {
     /// The pool for output buffers.
     pool: Pool,
     busy: Meter,
-    /// The task's own meters, if it is one of several.
+    /// The meters of this task alone. `None` if the task runs on the thread of its chain.
     own: Option<TaskMeters>,
     /// Busy time in nanoseconds that is not counted yet, because it is less than a microsecond.
     rest: u64,
 }
 
-/// The meters of one of several tasks.
+/// The meters of one task that runs on a separate thread.
 pub(super) struct TaskMeters {
     records: Meter,
     busy: Meter,

@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! In front of a channel, a batch is divided among the tasks, and continues when all parts are done, in their original order. In front
-//! of a sink, where several batches are in flight, each task gets whole batches. Unless a key divides the records, the output is the
-//! same for any number of tasks.
+//! In front of a channel, a batch is divided among the tasks. When all parts are done, their outputs continue in the order of the parts.
+//! In front of a sink, where several batches are in flight, each task gets whole batches, unless a key divides them. With the partitions
+//! `same` and `shuffle`, the output is the same for any number of tasks.
 
 use std::{
     sync::{
@@ -42,7 +42,7 @@ pub(crate) struct Workers {
     partition: Partition,
     pool: Pool,
     /// The number of dealers made so far. A dealer assigns the batches of one chain, or their parts, to the tasks. The next dealer begins
-    /// with the task of this number.
+    /// with the task of this number, modulo the number of tasks.
     dealers: AtomicUsize,
 }
 
@@ -101,8 +101,7 @@ impl Workers {
         Dealer::new(&self.partition, self.jobs.len(), &self.pool).beginning_with(number)
     }
 
-    /// Processes a batch and returns the output of its parts, in order. If `is_whole`, one task gets the whole batch, unless a key divides
-    /// it.
+    /// Processes a batch and returns the output of its parts, in order. If `is_whole` is true, only a key divides the batch.
     pub(super) async fn process(
         &self,
         dealer: &mut Dealer,

@@ -1,4 +1,4 @@
-//! Measures, when a checkpoint is settled, how long the consumer took to settle it.
+//! Measures how long a consumer takes to settle its checkpoints.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -105,8 +105,8 @@ pub struct Inlet {
     delivered: Meter,
     clocks: Clocks,
     tap: Point,
-    /// A batch of a replay (rejected records that were sent again) that this inlet rejects, until the batch is sent. No checkpoint is made
-    /// before it is sent.
+    /// Holds a batch of a replay (rejected records that were sent again) that this inlet rejects, until the batch has been sent through the
+    /// port for rejected records. Until then, no checkpoint is made.
     strays: Strays,
 }
 
@@ -150,7 +150,7 @@ impl Inlet {
         self.failing = Some(failing);
     }
 
-    /// Hands the inlet to another sink, which uses the inlet until `stop` or `call` ends the turn of this sink.
+    /// Hands the inlet to another sink. That sink uses the inlet until `stop` or `call` ends its turn.
     pub(crate) fn begin_turn(&mut self, stop: &Stop, call: Arc<Call>) {
         (self.stop, self.call) = (stop.clone(), Some(call));
     }
@@ -178,8 +178,8 @@ impl Inlet {
     }
 
     /// Returns the channel's cursor for this consumer; `None` for memory. A sink that commits positions only with data resumes after
-    /// its position or the cursor, whichever is later, because batches that held no records for the sink were settled without a commit of
-    /// the sink.
+    /// its own position or the cursor, whichever is later. The cursor is later if batches without records for the sink were settled,
+    /// because the sink commits nothing for such batches.
     pub fn settled(&self) -> Option<Position> {
         self.reader.settled()
     }
@@ -220,8 +220,8 @@ impl Inlet {
     /// Returns the next item; `None` at the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Item>, Failure> {
         if self.channel.is_some() && !self.ended {
-            // A durable channel keeps unread batches for the next start, so a stop ends the inlet. But it never ends between the
-            // batches of one position: no checkpoint would follow them, and a sink would publish them without a position.
+            // A durable channel keeps unread batches for the next start, so a stop ends the inlet. But the inlet never ends between
+            // the batches of one position: no checkpoint would follow them, and a sink would publish them without a position.
             let mut stop = self.stop.clone();
             let mut stopped = pin!(stop.stopped());
             return poll_fn(|context| {
@@ -265,7 +265,7 @@ impl Inlet {
         Poll::Ready(Ok(self.checkpoint()))
     }
 
-    /// Whether the sink must end its turn now. It must first take the remaining batches of a position.
+    /// Whether the sink must end its turn now. False while more batches of the last position follow, because the sink must take them first.
     fn is_called(&self, context: &Context<'_>) -> bool {
         let call = self.call.as_ref();
         !self.is_within && call.is_some_and(|call| call.is_called(context))
@@ -315,7 +315,7 @@ impl Inlet {
         None
     }
 
-    /// Waits until a rejected batch is sent. The next checkpoint waits for its receipt.
+    /// Waits until a rejected batch is sent. The next checkpoint waits for the receipt of this batch.
     fn poll_strays(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let receipt = ready!(self.strays.poll(context))?;
         self.next.rejected.extend(receipt);

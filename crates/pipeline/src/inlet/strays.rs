@@ -1,8 +1,8 @@
-//! Strays: batches of a replay (rejected records that are sent again) whose processor is not in the consumer's chain.
+//! Strays: batches of a replay (rejected records that are sent again) for a processor that is not in the consumer's chain.
 //!
-//! If the processor was in front of this consumer when the replay began, a reload or a restart has removed it since then. No other
-//! consumer handles these records, so this consumer rejects them through `NAME.rejected`. A pump has no such port: it fails, and the
-//! channel keeps the records. A stray that was never meant for this consumer is ignored.
+//! If the processor was in front of this consumer when the replay began, a reload or a restart has removed the processor since then. No
+//! other consumer handles these records, so this consumer rejects them through `NAME.rejected`. A pump has no such port: it fails, and
+//! the channel keeps the records. A stray that was never meant for this consumer is ignored.
 
 use std::{
     future::ready as ready_with,

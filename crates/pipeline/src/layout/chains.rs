@@ -68,8 +68,8 @@ pub(super) fn fold(takers: &Takers, built: &[Option<Built>]) -> Chained {
     chained
 }
 
-/// Returns the processors that lead to a consumer. Each one comes after the processors that feed it; otherwise they are in the order of the
-/// configuration file.
+/// Returns the processors that lead to a consumer. Each one comes after the processors that feed it. Apart from this, they are in the order
+/// of the configuration file.
 fn upstream(consumer: usize, takers: &Takers, is_processor: &impl Fn(usize) -> bool) -> Vec<usize> {
     let feeders = |of: usize| -> BTreeSet<usize> {
         let feeds = |((node, exit), all): (&Port, &Vec<Taker>)| {

@@ -62,7 +62,8 @@ pub fn take_inputs(
             }
         });
     let behind = match entry.component.build {
-        // Messages about unknown options suggest every option that was taken, and must not suggest `behind` for a processor.
+        // A message about an unknown option suggests the options that were passed to `take`, set or not. `behind` must not be suggested
+        // for a processor, so it is taken from a processor only if it is set.
         Build::Processor(_) if options.entry("behind").is_none() => None,
         _ => take_behind(options, problems),
     };
@@ -107,7 +108,7 @@ fn texts(node: &Node) -> Option<Vec<(String, Place)>> {
     }
 }
 
-/// Finds the ports that the inputs of each consumer name. For `left_out` see [`super::lay_out`].
+/// Finds the ports that are named in the `inputs` of each consumer. For `left_out` see [`super::lay_out`].
 pub fn resolve(
     entries: &[Entry],
     built: &[Option<Built>],

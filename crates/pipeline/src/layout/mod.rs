@@ -101,7 +101,7 @@ impl Exit {
     }
 }
 
-/// A port: the index of the node in the list of entries, and which of its ports.
+/// A port: the index of its node in the list of entries, and the port within the node.
 type Port = (usize, Exit);
 
 /// A consumer of a port.

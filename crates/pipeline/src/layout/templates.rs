@@ -18,7 +18,7 @@ const ALWAYS: [&str; 3] = ["tag", "time", "record"];
 /// Characters that end a name in a template.
 const ENDS: [&str; 3] = ["}", "|", ":"];
 
-/// Finds templates that use values that no source upstream sets. Warns about values that only some of the sources set.
+/// Finds templates with values that no upstream source sets. Warns about values that only some of the upstream sources set.
 pub fn check_templates(
     entries: &[Entry],
     built: &[Option<Built>],

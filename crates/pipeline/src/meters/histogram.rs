@@ -44,8 +44,8 @@ struct Buckets {
 /// The content of a histogram when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The number of durations in each bucket. A bucket counts the durations up to the bound with the same index that exceed the previous
-    /// bound. The last bucket counts those above all bounds.
+    /// The number of durations in each bucket. The bucket with index `n` counts the durations above bound `n - 1` and up to bound `n`. The
+    /// last bucket counts the durations above all bounds.
     pub counts: [u64; BUCKETS],
     /// The sum of all durations.
     pub sum: Duration,

@@ -66,8 +66,8 @@ impl Body {
         }
     }
 
-    /// Returns the bytes without a copy. If the buffer is mostly empty, copies them, so that the buffer returns to the pool immediately.
-    /// Otherwise a batch could wait in a queue that counts the bytes of the batch, but not the capacity of its buffer.
+    /// Returns the bytes, without a copy unless the buffer is mostly empty. The bytes of a mostly empty buffer are copied, and the buffer
+    /// returns to the pool immediately: a queue counts the bytes of a waiting batch, but not the unused capacity of its buffer.
     pub(super) fn share(self) -> Bytes {
         match self {
             Self::Pooled(buffer) if buffer.len() < buffer.capacity() / 4 => {

@@ -1,5 +1,5 @@
-//! The files of one node, and how a replay (their records are sent again) sets them aside: it renames them, so that new rejected records
-//! go to other files.
+//! The files of one node. A replay, which sends the records of these files again, first sets the files aside: it renames them, so that
+//! new rejected records go to other files.
 
 use std::{
     io,
@@ -15,8 +15,8 @@ use millstream_sys::disk::HostDisk;
 
 use super::{PIECES, streams::Streams};
 
-/// The files of one node. Clones share them. All stores of a node must share them, because `Streams` truncates what it has not written.
-/// A node that leaves the graph and comes back has two stores for as long as batches pass through its old chain.
+/// The files of one node. Clones share them. All stores of a node must share them, because `Streams` truncates bytes that it has not
+/// written itself. A node that leaves the graph and comes back has two stores for as long as batches pass through its old chain.
 #[derive(Clone)]
 pub struct NodeFiles(Arc<Shared>);
 

@@ -53,7 +53,8 @@ pub(super) struct Shares {
 /// A limit that would be exceeded.
 pub(super) struct Full<'a> {
     node: &'a str,
-    /// The share whose oldest files may be removed: the largest one if the node's limit would be exceeded.
+    /// The share whose oldest files may be removed. If the peer's limit would be exceeded, this is the share of the peer. If the node's
+    /// limit would be exceeded, this is the largest share.
     pub(super) largest: String,
     /// The share that needs space.
     share: &'a str,

@@ -217,7 +217,7 @@ impl Streams {
         self.has_new_names = true;
         let copied = copy(&*from, &*to, bytes).and_then(|()| self.sync_names());
         if copied.is_err() {
-            // The next replay copies the bytes again. The error of the copy is more useful than one of the removal.
+            // The next replay copies the bytes again. An error of the removal is ignored, because the error of the copy is more useful.
             let _ = self.disk.remove(&aside);
         }
         copied

@@ -69,7 +69,7 @@ pub(crate) enum Fate {
     New,
 }
 
-/// A sink that no longer reads a durable channel.
+/// A sink that reads `channel` in the running plan, and does not read it in the new plan.
 pub(crate) struct Leaver {
     pub(crate) sink: Arc<str>,
     pub(crate) channel: Arc<str>,

@@ -349,7 +349,7 @@ impl Laying<'_> {
         let named = (&plan.name, "source", plan.kind);
         let fills = filled(&plan.routes, channels);
         if let Some(why) = fills.iter().find_map(|channel| self.missing(channel)) {
-            // The source sends to a channel that does not run and could not keep the records.
+            // The source sends to a channel that does not run, so nothing could keep its records.
             self.leave_out(named, &why)?;
             return Ok(None);
         }

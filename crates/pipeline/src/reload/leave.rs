@@ -14,10 +14,10 @@ use crate::{
 /// Lets the channel of `feed` forget the consumer `sink` once the sink has ended. The error is a text for the operator: the reason why
 /// the channel still has the consumer.
 ///
-/// A reload is refused if the sink has not settled everything that the channel has kept. But a batch that was on its way into the channel
-/// at that time may have been kept later, and no other channel has it for the sink. Therefore, the consumer stays if the sink ends before
-/// it has settled that batch. The batch may be in the channel's queue, or still in front of the channel, in a slow processor: until it has
-/// arrived, one of `wires` exists, the destinations of the ports that led to the channel before the reload.
+/// A reload is refused if the sink has not settled everything that the channel has kept. But at the reload, a batch may still be on its way
+/// into the channel: in the channel's queue, or in a slow processor in front of the channel. The channel keeps this batch later, and no
+/// other channel has it for the sink. Therefore, the consumer stays if the sink ends before it has settled that batch. `wires` has the
+/// destinations, before the reload, of the ports that led to the channel. Until the last batch from a port has arrived, its `Wires` exist.
 ///
 /// With `given_up` (`reload --forget`), the channel forgets the consumer in any case.
 pub(super) async fn leave(
@@ -32,11 +32,13 @@ pub(super) async fn leave(
         feed.map_or(0, |feed| feed.channel().unsettled_bytes(&sink))
     };
     let is_coming = || !given_up && wires.iter().any(|wires| wires.strong_count() > 0);
-    // Records that are unsettled when the sink has ended stay unsettled. They may occupy the space that the batch needs, so the wait ends.
+    // Records that are unsettled when the sink has ended stay unsettled. They may occupy the space that a batch on its way needs, so this
+    // loop then does not wait for that batch.
     while is_coming() && !(ended.is_over() && unsettled() > 0) {
         sleep(CHECK_EVERY).await;
     }
-    // A consumer that is given up may be the reason why the channel is full, and a full channel does not sync what waits for space.
+    // Waits until the batches in the channel's queue are kept. If the consumer is given up, there is no sync: the unsettled records of
+    // this consumer may fill the channel, and a full channel does not sync batches that wait for space.
     if !given_up
         && !is_coming()
         && let Some(feed) = feed.upgrade()
@@ -91,7 +93,7 @@ mod tests {
         forgotten: Mutex<Vec<String>>,
     }
 
-    /// Makes the test's own handle to the channel in a feed.
+    /// The channel in a feed. It shares the state in `Kept` with the test.
     struct Shared(Arc<Kept>);
 
     impl Channel for Shared {
@@ -125,7 +127,7 @@ mod tests {
     async fn left(late: u64, end: u64, given_up: bool) -> (Result<(), String>, bool) {
         let kept = Arc::<Kept>::default();
         kept.unsettled.store(late, SeqCst);
-        // Without the records that are given up, the channel has no space.
+        // If the consumer is given up, its records fill the channel.
         kept.is_full.store(given_up, SeqCst);
         let feed = Feed::new(Arc::new(Shared(kept.clone())));
         let (stopper, ended) = stop();
@@ -155,7 +157,7 @@ mod tests {
         assert!(why.contains("during or after the reload"), "{why}");
         // The sink has settled it before its end.
         assert_eq!(left(10, 0, false).await, (Ok(()), true));
-        // Only records after the reload, which the sink reads elsewhere.
+        // The unsettled records arrived only after the reload, and the sink reads them elsewhere.
         assert_eq!(left(0, 10, false).await, (Ok(()), true));
         assert_eq!(left(10, 10, true).await, (Ok(()), true));
     }
@@ -175,7 +177,7 @@ mod tests {
             sleep(100 * CHECK_EVERY).await;
             assert!(!leaving.is_finished() && kept.forgotten.lock().unwrap().is_empty());
             kept.unsettled.store(late, SeqCst);
-            // The batch that does not arrive waits for space.
+            // If `arrives` is false, the batch waits for space.
             wires.take_if(|_| arrives);
             assert_eq!(leaving.await.unwrap().is_ok(), is_forgotten);
             assert_eq!(kept.forgotten.lock().unwrap().is_empty(), !is_forgotten);

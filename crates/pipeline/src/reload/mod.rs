@@ -1,8 +1,8 @@
 //! Changes a pipeline to a new plan: at the start, when nothing runs yet, and at each reload.
 //!
-//! First, everything that the plan adds is built beside the running nodes. If this fails, nothing has changed. Then ports and chains
-//! switch to the new plan between two batches, so that no batch is lost, repeated or overtaken. A node stops only if its configuration
-//! differs.
+//! First, everything that the plan adds is built beside the running nodes. If this fails, nothing has changed. If this succeeds, ports
+//! and chains switch to the new plan between two batches, so that no batch is lost, repeated or overtaken. A node stops only if its
+//! configuration differs.
 
 mod known;
 mod laying;
@@ -359,8 +359,9 @@ impl Reloader {
         }
     }
 
-    /// Stops the tasks that would let a channel forget a sink that reads the channel again in the plan `new`. If the channel forgot the
-    /// sink before the sink's new reader is attached, the sink would read everything in the channel again.
+    /// Each task in `forgetting` lets a channel forget a sink once the sink has ended. If this sink reads the channel again in the plan
+    /// `new`, stops the task. Otherwise the channel could forget the sink before the sink's new reader is attached, and the sink would read
+    /// everything in the channel again.
     fn keep_consumers(&mut self, new: &Known) {
         self.forgetting.retain(|(channel, sink), task| {
             let mut inputs = new.inputs();
@@ -373,7 +374,7 @@ impl Reloader {
     }
 
     /// Lets channels forget the sinks that have left them. For each of these sinks, `wires` has the destinations, before the reload, of the
-    /// ports that lead to the channel.
+    /// ports that led to the channel.
     fn end_leavers(
         &mut self,
         difference: &Difference,
@@ -418,8 +419,8 @@ impl Reloader {
         }
     }
 
-    /// Waits until removed channels are closed, if the plan has channels of the same names again: their directories are locked until
-    /// then.
+    /// If the plan has a channel with the name of an earlier one that is still closing, waits until the earlier one is closed. Until then,
+    /// its directory is locked.
     async fn closed(&self, plan: &Plan, difference: &Difference) -> Result<(), Failure> {
         let new = plan.channels.iter().map(|it| &it.name);
         let is_new = |name: &Arc<str>| difference.fate(name) == Fate::New;

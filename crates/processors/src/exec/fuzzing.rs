@@ -6,7 +6,7 @@ use super::protocol::{Answers, Format, records_of};
 
 /// Reads the output of a program, which arrives in pieces of at most `step` bytes. Stops at the first unusable answer. Returns
 /// the records of the usable answers as packed entries (`[time, record]` in MessagePack), the number of these answers, and
-/// whether there was no unusable answer.
+/// whether all answers were usable.
 ///
 /// # Panics
 /// If the number of pending bytes does not agree with the buffer.

@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! Each task (the processor in one chain) runs its own process of the program. No matter how the program behaves, each record is
-//! either answered, or rejected with a reason, or the task fails and its records are processed again. A task waits for its
-//! program, so the task must not run on a data thread ([`Processor::blocking`]).
+//! Each task (the processor in one chain) runs its own process of the program. No matter how the program behaves, no record is
+//! lost: each record is answered, or rejected with a reason, or the task fails and its records are processed again. A task waits
+//! for its program, so the task must not run on a data thread ([`Processor::blocking`]).
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -29,7 +29,7 @@ use rustix::{
 
 /// The size of one read: the capacity of a pipe.
 const READ_BYTES: usize = 64 << 10;
-/// The number of bytes of standard error that are stored.
+/// The maximum number of bytes of standard error that are stored.
 const WORDS_BYTES: usize = 512;
 /// The maximum number of characters of standard error that a message shows.
 const WORDS_SHOWN: usize = 200;
@@ -47,8 +47,8 @@ fn groups() -> MutexGuard<'static, Vec<Pid>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Kills all running programs. Called when Millstream ends: dropping a task kills its program as well, but a task whose program
-/// hangs waits for it and is never dropped.
+/// Kills all running programs. Millstream calls this function when it ends. Dropping a task kills its program as well. But if a
+/// program hangs, its task waits for the program and is never dropped.
 pub fn kill_all() {
     // The lock is held until all programs are killed. A program leaves this list before it is reaped, so no id in the list can
     // have been reused.

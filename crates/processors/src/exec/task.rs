@@ -83,8 +83,8 @@ impl Executing {
         })
     }
 
-    /// Sends all records without waiting for answers. Returns `None` if all are answered. If the program fails, discards the staged
-    /// answers and returns the cause.
+    /// Sends each record without waiting for the answers to earlier records. Returns `None` when all records are answered. If the
+    /// program fails, discards the staged answers and returns the cause.
     fn all_at_once(&mut self, batch: &Batch) -> Result<Option<Cause>, Failure> {
         self.make_ready()?;
         // If the batch has a single record, its answer cannot belong to another record. So surplus output is not awaited.
@@ -233,7 +233,7 @@ impl Executing {
         Ok(())
     }
 
-    /// Ends the program after a failure. Fails itself if too many processes in a row have read nothing.
+    /// Ends the program after a failure. Returns an error if too many processes in a row have read nothing.
     fn fail(&mut self, cause: &Cause) -> Result<Fault, Failure> {
         let Shared {
             launch, reporter, ..

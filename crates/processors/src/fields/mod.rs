@@ -132,7 +132,7 @@ struct Retag {
     text: Vec<u8>,
     /// The head (tag and values) of the previous record.
     head: Option<Head>,
-    /// A buffer for changed records, reused because memory that is touched for the first time is slow.
+    /// A buffer for changed records. It is reused, because the first access to fresh memory is slow.
     body: Vec<u8>,
 }
 

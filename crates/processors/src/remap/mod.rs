@@ -82,7 +82,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     }))
 }
 
-/// Returns the program that the options contain, or that is in the file that they name.
+/// Returns the program from the option `program`, or from the file that the option `file` names.
 fn script(config: &Config, options: &Node) -> Result<Script, Problem> {
     let at = |name| options.find(name).unwrap_or(options);
     match (&config.program, &config.file) {
@@ -135,14 +135,14 @@ struct Remapping {
     /// The entries (`[time, record]` in MessagePack) that the program made from one record. They are held here until their head is
     /// known, and then written to the output.
     entries: Vec<u8>,
-    /// Whether the output with the head of the batch consists of entries: always for a packed batch, and for lines once an entry
-    /// was written with this head. Then unchanged lines are converted to entries as well. A batch cannot hold both lines and
-    /// entries, so each change from one to the other would begin a new batch.
+    /// Whether the output with the head of the batch consists of entries. For a packed batch, this is always true. For a batch of
+    /// lines, it becomes true when the first entry is written with this head. From then on, unchanged lines are converted to
+    /// entries as well: a batch cannot hold both lines and entries, so each change from one to the other would begin a new batch.
     is_packed: bool,
 }
 
-/// The output for one record may have at most this many times the bytes of the record, or [`FREE_BYTES`] if that is more. The limit
-/// depends on the record alone, so a replay rejects the same records.
+/// The output for one record may be at most this many times as long as the record, or [`FREE_BYTES`] long if that is more. The
+/// limit depends on the record alone, so a replay rejects the same records.
 const GROWTH_MAX: usize = 32;
 const FREE_BYTES: usize = 1 << 20;
 /// The limit for the output for one record of any size. A record of about this size or more may still grow by [`FREE_BYTES`].

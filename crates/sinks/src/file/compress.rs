@@ -16,8 +16,8 @@ use millstream_wire::compression::{Codec, Members, ends_whole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The end of a file in which the start of its last member is searched for: first the smaller number of bytes, at most the larger
-/// one. A member of this sink is shorter, unless a batch is larger.
+/// The number of bytes at the end of a file that are searched for the start of the last member: the number for the first attempt,
+/// and the maximum. A member that this sink wrote is shorter than the maximum, unless it contains a batch that is longer.
 const END_BYTES: [u64; 2] = [64 << 10, 32 << 20];
 
 /// How files are compressed.

@@ -13,10 +13,10 @@ use millstream_pipeline::failure::Failure;
 
 use super::files::Files;
 
-/// A window (adjacent bytes of a file, written one after the other) grows until it has this many bytes. A wait for the disk
-/// covers one window.
+/// A window (adjacent bytes of a file, written one after the other) grows until it has this many bytes, or a quarter of
+/// `dirty_max` if that is less. A wait for the disk covers one window.
 const WINDOW_BYTES: u64 = 4 << 20;
-/// For fewer bytes, write-back is left to the next sync: the next lines would dirty the same pages again.
+/// The write-back of fewer bytes is left to the next sync, because the next lines would dirty the same pages again.
 const START_BYTES: u64 = 1 << 20;
 
 /// Adjacent bytes of a file, written one after the other.

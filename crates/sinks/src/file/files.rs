@@ -4,8 +4,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
-//! Guarantees: at most `open_files` files are open; each is locked while it is open and synced before it is closed; before a write,
-//! the sink checks whether another process has renamed or removed the file, unless it has checked that within the last second.
+//! Guarantees: At most `open_files` files are open. Each file is locked while it is open, and synced before it is closed. Before a
+//! write, the sink checks whether another process has renamed or removed the file, unless the last check was less than a second ago.
 
 use std::{
     collections::BTreeSet,
@@ -67,7 +67,7 @@ pub(super) struct Files {
     /// Directories in which names have changed since the last commit.
     unsynced_directories: BTreeSet<PathBuf>,
     pub(super) now: Instant,
-    /// A sync has failed: written data may be lost, and a later sync that succeeds would prove nothing.
+    /// Whether a sync has failed. If so, written data may be lost, and a later sync that succeeds proves nothing.
     pub(super) sync_failed: bool,
 }
 
@@ -99,8 +99,9 @@ impl Files {
         self.outputs.of(path, since, self.now)
     }
 
-    /// Prepares a file for a write: opens it if needed and checks that it still has its name. If another process has moved it away,
-    /// a new file takes over the name and the pending records, and `id` becomes its number, also if it cannot be opened yet.
+    /// Prepares a file for a write: opens it if needed and checks that it still has its name. If another process has moved the file
+    /// away, a new file takes over its name and pending records. `id` then becomes the number of the new file, even if the new file
+    /// cannot be opened yet.
     pub(super) fn ready(&mut self, id: &mut u32) -> Result<(), Failure> {
         let output = self.outputs.get(*id);
         if output.file.is_none() {
@@ -197,9 +198,9 @@ impl Files {
         Ok(())
     }
 
-    /// Returns why no file can have this name, or None if a file can have it. Only for names of outputs without an open file. The
-    /// answer depends only on the name and on what already exists under it. All other obstacles (permissions, locks, a full disk) make
-    /// records wait until an operator has removed them.
+    /// Returns the reason why no file can have this name, or None if a file can have it. The name must be that of an output without an
+    /// open file. The answer depends only on the name and on what already exists under it. If there is another obstacle (permissions,
+    /// locks, a full disk), the records wait until an operator has removed the obstacle.
     pub(super) fn misfit(&self, path: &Path) -> Option<String> {
         let why = match self.disk.metadata(path) {
             Ok(found) if found.file => return None,
@@ -218,7 +219,7 @@ impl Files {
     fn dangling(&self, path: &Path) -> Option<&'static str> {
         let above = usize::from(self.handling.replaces_links);
         let is_link = |at: &&Path| self.disk.read_link(at).is_ok();
-        // Any other error, such as a missing permission, may end.
+        // Any other error, such as a missing permission, may be temporary.
         let is_missing = |at: &&Path| {
             let error = self.disk.metadata(at).err();
             error.is_some_and(|error| {

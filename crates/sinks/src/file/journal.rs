@@ -4,8 +4,8 @@
 //! `encode -> write -> [settle]`
 //!
 //! The files `journal.0` and `journal.1` are allocated and filled when they are created, so a full disk cannot stop a commit.
-//! Here a record is an entry of the journal; the module `table` defines its content. The crate `millstream_state` recovers
-//! appended records after SIGKILL and power loss, and notices if one is missing.
+//! In this file, a record is an entry of the journal. The module `table` defines the content of records. The crate
+//! `millstream_state` recovers appended records after SIGKILL and power loss, and notices if one is missing.
 
 use std::path::Path;
 

@@ -95,9 +95,9 @@ impl Latest {
         name.push(".new");
         let new = directory.join(name);
         match disk.symlink(&target, &new) {
-            // A run that was killed before it renamed the new link has left it.
+            // This is usually a link that an earlier run has created. That run was killed before it renamed the link.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // Fails if it is no link: an output may have this name and must not be removed.
+                // Reading fails if this is not a link. It may be an output with this name, which must not be removed.
                 disk.read_link(&new)?;
                 disk.remove(&new)?;
                 disk.symlink(&target, &new)?;

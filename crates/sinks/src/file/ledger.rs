@@ -3,7 +3,7 @@
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `encode -> [write] -> [settle]`
 //!
-//! A change is visible in the table immediately and durable after the next [`Ledger::note`].
+//! A change is visible in the table immediately. It is durable after the next [`Ledger::note`].
 
 use millstream_pipeline::failure::Failure;
 use millstream_state::Alternating;

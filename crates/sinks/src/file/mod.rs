@@ -10,8 +10,9 @@
 //!
 //! Guarantees (docs/delivery.md): behind a durable (disk) channel every record is in the files exactly once, also after SIGKILL
 //! and power loss. Behind a memory channel every record is synced before it is settled. A record is never split between two
-//! files. A compressed file is a complete stream up to the length that it had at any commit. The amount of data that is written
-//! but not yet on disk is bounded (`dirty`). The crate `wire` formats and compresses the records.
+//! files. At each commit, a compressed file is a complete stream, and later writes do not change this part of the file. The
+//! amount of data that is written but not yet on disk is bounded (`dirty`). The crate `wire` formats and compresses the
+//! records.
 
 mod compress;
 mod config;

@@ -1,9 +1,9 @@
 //! Which paths can be files, and the names of rotated files. Pure functions.
 //!
 //! `app.log` becomes `app.log.20261121-035051-7`. The first part of the suffix is a time in UTC, usually the receive time of the
-//! batch that did not fit into the file. The second part is the number of the rotation, which is higher than those of all rotated
-//! files in the directory (see `numbering`). The extension of a compressed file stays at the end: `app.log.gz` becomes
-//! `app.log.20261121-035051-7.gz`.
+//! batch that did not fit into the file. The second part is the number of the rotation. It is higher than the numbers of all
+//! rotated files that are already in the directory (see `numbering`). The extension of a compressed file stays at the end:
+//! `app.log.gz` becomes `app.log.20261121-035051-7.gz`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -23,7 +23,8 @@ const SUFFIX_BYTES_MAX: usize = ".20261121-035051-18446744073709551615".len();
 /// Returns why no file can have this path, or None if a file can have it. Paths contain text from senders, so an impossible path
 /// must not stop the delivery of other records.
 ///
-/// `rotates`: files are renamed to longer names later. `prunes`: every file with a name like a rotated file may be removed.
+/// `rotates` says whether files are later renamed to longer names. `prunes` says whether a file that is named like a rotated file
+/// may be removed.
 pub(super) fn misfit(path: &[u8], rotates: bool, prunes: bool) -> Option<String> {
     let suffix = if rotates { SUFFIX_BYTES_MAX } else { 0 };
     let mut parts = path.split(|byte| *byte == b'/').rev();
@@ -98,8 +99,8 @@ fn number_in(path: &[u8]) -> Option<u64> {
     rotation_number(OsStr::from_bytes(&current), OsStr::from_bytes(name))
 }
 
-/// Returns the lowest number that is higher than those of all rotated files among `names`. Ignores numbers that no sink reaches by
-/// counting, so that counting on from the result never overflows.
+/// Returns the lowest number that is higher than those of all rotated files among `names`. Ignores numbers that are too high to be
+/// reached by counting, so that the numbers after the result never overflow.
 pub(super) fn next_number(names: &[OsString]) -> u64 {
     let numbers = names.iter().filter_map(|name| number_in(name.as_bytes()));
     let highest = numbers.filter(|number| *number < u64::MAX / 2).max();

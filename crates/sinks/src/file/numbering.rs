@@ -19,19 +19,20 @@ use millstream_sys::disk::Disk;
 use super::{failure::cannot, naming};
 use crate::directories::directory_of;
 
-/// Maximum number of directories to remember. When it is exceeded, all are forgotten, and listed again when next used.
+/// Maximum number of directories to remember. Beyond this number, all directories are forgotten. Each is then listed again when it
+/// is next used.
 const LISTED_MAX: usize = 4096;
 
 /// Chooses the names of rotated files.
 #[derive(Default)]
 pub(super) struct Numbering {
-    /// The directories whose rotated files have lower numbers than the next one.
+    /// The directories in which all rotated files are known to have lower numbers than the next rotated file.
     listed: HashSet<PathBuf>,
 }
 
 impl Numbering {
     /// Returns a name that no file has, for the file at `path`, which is rotated at `time`. `number` is the number of the next
-    /// rotated file, before the call and after it.
+    /// rotated file. The call increases it.
     pub(super) fn name(
         &mut self,
         disk: &dyn Disk,

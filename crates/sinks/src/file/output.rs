@@ -33,7 +33,7 @@ pub(super) struct Output {
     pub(super) file: Option<Arc<dyn File>>,
     /// The file is in the journal, so bytes may be written to it.
     pub(super) entered: bool,
-    /// This run has synced the directory, so the name is durable. An earlier run may have been killed before it did so.
+    /// This run has synced the directory, so the name is durable. (An earlier run may have been killed before it synced the directory.)
     pub(super) named: bool,
     /// The file was rotated, or another process has moved it away: it leaves the journal with the next commit.
     pub(super) let_go: bool,
@@ -183,8 +183,8 @@ impl Output {
     }
 
     /// Compares the length of the file with its length after the last write, so that the next write goes to the end even if another
-    /// process has changed the length. `lines`: every record ends with a newline, so if the file ends within a line, the next write
-    /// begins with a newline.
+    /// process has changed the length. `lines` says whether every record ends with a newline. In this case, if the file ends within
+    /// a line, the next write begins with a newline.
     pub(super) fn measure(&mut self, lines: bool, reporter: &Reporter) -> Result<(), Failure> {
         let Some(file) = self.file.clone() else {
             return Ok(());
@@ -204,7 +204,7 @@ impl Output {
         }
     }
 
-    /// Truncates the rest of a failed write, or continues at the new end if another process has changed the length.
+    /// Truncates the rest of a failed write. If another process has changed the length instead, continues at the new end.
     #[cold]
     fn adapt_to(
         &mut self,

@@ -4,7 +4,8 @@
 //! `encode -> [write] -> settle`
 //!
 //! A number is valid until its output is removed; after that it may be reused. Two outputs never have the same name at the same
-//! time: an output that was renamed keeps its number until it leaves the journal, but a new output can take its old name.
+//! time. An output that was renamed keeps its number until it leaves the journal, but loses its name, so that a new output can
+//! take this name.
 
 use std::{collections::HashMap, ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, time::Instant};
 
@@ -41,7 +42,7 @@ impl Outputs {
         self.names.contains_key(path)
     }
 
-    /// Returns the number of the output with this name. Adds the output if there is none; then `since` is the receive time of its
+    /// Returns the number of the output with this name. If there is none, adds an output; `since` is the receive time of its
     /// first batch.
     pub(super) fn of(&mut self, path: &[u8], since: Time, now: Instant) -> u32 {
         match self.names.get(path) {

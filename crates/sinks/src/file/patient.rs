@@ -28,7 +28,7 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// A writer with its timers and retries.
 pub(super) struct PatientWriter {
     pub(super) writer: Writer,
-    /// After a failure the channel redelivers the records that were not committed.
+    /// Whether the channel, after a failure, redelivers the records that were not committed.
     durable: bool,
     reporter: Reporter,
     /// The earliest time at which a file may be due for rotation or closing.

@@ -5,8 +5,8 @@
 //!
 //! All files share one buffer for encoded text; lines that are written unchanged stay in the buffer of their batch and are not
 //! copied. The pieces of a file form a linked list, so that thousands of files need neither a buffer each nor a sort. Without
-//! compression, pieces do not wait long: they are written once there is a mebibyte of them (up to four for several files), when no
-//! other batch is ready, and at every checkpoint.
+//! compression, pieces do not wait long: they are written once there is a mebibyte of them (up to four mebibytes if they belong to
+//! several files), when no other batch is ready, and at every checkpoint.
 
 use std::{io::IoSlice, ops::Range};
 
@@ -15,8 +15,8 @@ use bytes::Bytes;
 /// Size of a write. With half this size, writing a byte takes a third more CPU time; twice this size no longer fits into the L2
 /// cache.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
-/// On a busy stream a smaller amount is not worth a separate write. A smaller write goes through the page cache, because after an
-/// uncached write the kernel would have to read the last page again for the next lines.
+/// On a busy stream, fewer bytes than this are not worth a separate write. If they are written anyway, they go through the page
+/// cache: after an uncached write, the kernel would have to read the last page again for the next lines.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
 /// Amount of text that is compressed at a time. A larger amount does not compress better.
 pub(super) const PIECE_BYTES: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! The check of this sink for `millstream check --connect`: whether outputs could be created. It creates none.
+//! For `millstream check --connect`, checks whether outputs could be created. The check creates no output.
 
 use std::path::Path;
 

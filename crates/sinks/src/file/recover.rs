@@ -2,14 +2,17 @@
 //!
 //! The journal lists the unfinished files with their lengths at the last commit. Recovery truncates each of them to this committed
 //! length, because the channel redelivers the records that follow. Renames that the journal has announced are completed. A file
-//! that is shorter than its committed length is damaged: it is reported, and never padded. No record is redelivered behind a
-//! memory channel, or if the journal belongs to another channel. Then the files keep all whole records. If another process writes
-//! to one of the files, this data_dir may be a copy of the data_dir of that process. Then the start fails and no file is touched.
+//! that is shorter than its committed length is damaged: it is reported, and never padded. Behind a memory channel, or if the
+//! journal belongs to another channel, no record is redelivered, so the files keep all whole records. If another process writes to
+//! one of the files, this data_dir may be a copy of the data_dir of that process. In this case, the start fails and no file is
+//! touched.
 //!
 //! Files are truncated only if the journal can be trusted. The sink commits its position to the journal before the channel's
-//! cursor moves. So a position below the cursor, a missing entry of the journal, or bytes in a file that no batch of the channel
-//! explains show that the journal is damaged or outdated. Then the sink continues after the cursor, because everything before it
-//! is settled. Each file with bytes that the journal does not know is put aside: it gets a rotated name and is not truncated.
+//! cursor moves. So each of the following shows that the journal is damaged or outdated: its position is below the cursor, one of
+//! its entries is missing, or a file has bytes that no batch of the channel explains. In these cases, the sink continues after the
+//! cursor, because everything before the cursor is settled. If the position in the journal is later than the cursor, the sink
+//! continues after that position. Each file with bytes that the journal does not know is put aside: it gets a rotated name and is
+//! not truncated.
 
 use std::{
     io,
@@ -49,7 +52,7 @@ pub(super) struct Channel {
 pub(super) struct Recovered {
     pub(super) journal: Alternating,
     pub(super) table: Table,
-    /// The journal is damaged or outdated, so it may lack files that an earlier run has written.
+    /// Whether the journal is damaged or outdated. If so, it may lack files that an earlier run has written.
     pub(super) doubtful: bool,
 }
 
@@ -79,8 +82,8 @@ pub(super) fn recover(
         aside: Vec::new(),
         codec,
     };
-    // All files are checked before any of them is changed. If another process writes to one of them, all of them belong to that
-    // process, but that process holds locks only on the files that it has open.
+    // All files are checked before any of them is changed. If another process writes to one file, all files belong to that
+    // process, although it holds locks only on the files that it has open.
     for row in table.rows.values() {
         recovery.claim(row)?;
     }
@@ -222,8 +225,8 @@ impl Recovery<'_> {
             return Ok(None);
         };
         let unknown = self.replays && !self.cuts && found.len > row.committed;
-        // Nothing in the file is committed, so it will be empty after the truncation. If the file still has its old name, it is
-        // not rotated. If it already has its rotated name, it is removed.
+        // A file in which nothing is committed is empty after the truncation. If such a file still has its old name, it is not
+        // rotated. If it already has its rotated name, it is removed.
         let empty = self.replays && !unknown && row.committed == 0;
         if empty && path == row.path {
             row.renamed = None;

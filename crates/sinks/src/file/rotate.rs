@@ -63,7 +63,7 @@ impl Rules {
         under(self.size, length + bytes) && under(self.records, count + records)
     }
 
-    /// Whether the file has room for at least a sixteenth of the maximum size, and for one more record.
+    /// Whether the file has room for more than a sixteenth of the maximum size, and for one more record.
     pub(super) fn has_room(&self, output: &Output) -> bool {
         let left = self.size.saturating_sub(output.length);
         left > self.size / 16 && (self.records == 0 || output.records < self.records)

@@ -29,7 +29,7 @@ use millstream_sys::checksum::crc32c;
 
 /// Maximum number of files in the table. If there are more, the least recently used files leave the table first.
 pub(super) const ROWS_MAX: usize = 65_536;
-/// Number of first bytes by which a file is distinguished from another file with the same inode number.
+/// The number of bytes at the start of a file that distinguish the file from another file with the same inode number.
 pub(super) const HEAD_BYTES: usize = 64;
 
 /// Length and checksum of the first bytes of a file.

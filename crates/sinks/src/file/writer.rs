@@ -64,8 +64,8 @@ pub(super) struct Writer {
     pub(super) ledger: Ledger,
     pub(super) latest: Latest,
     rotation: Rotation,
-    /// The inodes of the files that this run has written, so they are not in doubt (see [`Writer::is_over`]). None, so that no file
-    /// is in doubt, if the journal was intact at the start or if there are too many files.
+    /// The inodes of the files that this run has written. These files are not in doubt (see [`Writer::is_over`]). None means that
+    /// no file is in doubt: the journal was intact at the start, or there are too many files to remember.
     trusted: Option<HashSet<u64>>,
     style: Style,
     compressor: Option<Compressor>,
@@ -109,8 +109,9 @@ impl Writer {
         })
     }
 
-    /// Returns why no file can have this path. Returns None if such a file exists or can be created, and if the records do not
-    /// choose the path: then an operator has to make it possible, and the records wait. Creates the directory if files are renamed.
+    /// Returns the reason why no file can have this path. Returns None if such a file exists or can be created. Also returns None,
+    /// without a check, if the records do not choose the path. If no file can have such a path, the records wait until an operator
+    /// has made the path possible. Creates the directory if files are renamed.
     fn misfit(&mut self, path: &[u8]) -> Option<String> {
         if !self.style.templated {
             return None;
@@ -123,7 +124,8 @@ impl Writer {
         if why.is_some() || !renames {
             return why;
         }
-        // Only the file system of the directory knows how long a name may be. A failure is reported when the file is opened.
+        // Only the file system of the directory knows how long a name may be. If the directory cannot be created, the failure is
+        // reported when the file is opened.
         self.files.make_directory(file).ok()?;
         let longest = naming::rotated(file, Time::default(), u64::MAX);
         let why = self.files.misfit(&longest)?;
@@ -158,8 +160,8 @@ impl Writer {
         Ok(Ok(id))
     }
 
-    /// Returns why no file can have the path of output `id`, which could not be opened; otherwise the failure. Only now all
-    /// directories of the path exist, and a name may be too long for the file system that holds them.
+    /// Handles the `failure` to open output `id`. If no file can have its path, returns the reason; otherwise returns the failure.
+    /// The path is checked again because all its directories exist only now, and the name may be too long for their file system.
     #[cold]
     fn unopened(
         &mut self,
@@ -249,7 +251,8 @@ impl Writer {
         }
     }
 
-    /// Writes all pending records. After an error it can be called again: records that were written are no longer pending.
+    /// Writes all pending records. After an error, this method can be called again: records that were written are no longer
+    /// pending.
     pub(super) fn flush(&mut self) -> Result<(), Failure> {
         let open_max = self.files.handling().open_max;
         // Prepares and writes at most `open_max` files at a time, because all of them stay open until they are written.
@@ -404,7 +407,7 @@ impl Writer {
         Ok(next.map(|due| due.max(now + TICK_MIN)))
     }
 
-    /// Whether everything written is committed. Then another commit would only record changed names.
+    /// Whether everything written is committed. If so, another commit would only record changed names.
     fn is_clean(&self) -> bool {
         let committed = |id: &u32| {
             let output = self.files.outputs.get(*id);

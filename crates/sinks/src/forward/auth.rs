@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Bytes of the salt, as in fluentd.
 const SALT_BYTES: usize = 16;
-/// Maximum bytes of a HELO or a PONG; known ones have about 250.
+/// Maximum bytes of a HELO or PONG message. Those of known servers have about 250 bytes.
 const ANSWER_BYTES_MAX: usize = 4 << 10;
 
 /// The shared key and the user, as in fluentd's `<security>`.

@@ -49,8 +49,9 @@ impl Choice {
     }
 }
 
-/// Returns for each server whether it takes part: all servers that are not standbys do, and as many standbys, from the first one
-/// on, as are needed to replace the weight of the failed servers. A server with weight 0 never takes part.
+/// Returns for each server whether it takes part. All servers that are not standbys take part. Standbys take part in the order of
+/// the list, until they replace the weight of the failed servers; a failed standby replaces no weight. A server with weight 0
+/// never takes part.
 pub(super) fn wanted(servers: &[Candidate]) -> Vec<bool> {
     let failed = servers.iter().filter(|s| s.failed && !s.standby);
     let mut lost: u64 = failed.map(|server| u64::from(server.weight)).sum();

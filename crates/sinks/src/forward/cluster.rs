@@ -4,10 +4,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! The cluster promises that a chunk is with exactly one link or at the hub, which holds the chunks that wait for a server. When
-//! a server leaves the list, its chunks of which no byte was written go to the other servers immediately. Chunks that the leaving
-//! server may have received wait for its ack; with `failover: resend` they go to other servers if its connection breaks. The
-//! links handle sockets and failures.
+//! The cluster promises that a chunk is with exactly one link or at the hub, which holds the chunks that wait for a server. When a
+//! server leaves the list, those of its chunks of which no byte was written go to the other servers immediately. Its other chunks
+//! wait for its ack, because the server may have received them. With `failover: resend`, these chunks go to other servers if the
+//! connection to the server breaks. The links handle sockets and failures.
 
 use std::{ops::Bound, rc::Rc};
 

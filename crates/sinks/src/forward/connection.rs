@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! Payloads go from the batch's body to the socket by vectored writes, without a copy in this process. The connection promises
-//! that an ack counts only for a chunk that was wholly written to this connection, and that any other answer ends the connection:
-//! after one wrong ack no later answer can be trusted. Several chunks are in flight at a time; the window bounds their bytes.
+//! Payloads go from the batch's body to the socket by vectored writes, without a copy in this process. An ack counts only for a
+//! chunk that was wholly written to this connection. Any other answer ends the connection, because after one wrong ack no later
+//! answer can be trusted. Several chunks are in flight at a time; the window bounds their bytes.
 
 use std::{
     fmt,
@@ -43,7 +43,7 @@ pub(super) enum End {
     Retired,
     /// The socket failed.
     Failed(io::Error),
-    /// The peer acked a chunk that was not sent, not wholly sent, or acked before.
+    /// The peer acked a chunk that was not sent or not wholly sent, or that the peer had acked before.
     WrongAck,
     /// The peer sent something that is not an ack.
     NoAck,
@@ -182,8 +182,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// [`Connection::exchange`] for all streams but plain TCP. TLS buffers bytes in both directions, so the readiness of the socket
-    /// is not enough.
+    /// Does the work of [`Connection::exchange`] for all streams except plain TCP. TLS buffers bytes in both directions, so the
+    /// readiness of the socket is not enough.
     fn poll_exchange(
         &mut self,
         context: &mut Context<'_>,

@@ -1,5 +1,5 @@
-//! Encodes batches as chunks: splits large ones, converts records where the peer needs another format, compresses payloads, writes
-//! the head and the options of each frame.
+//! Encodes batches as chunks: splits large ones, converts records where the peer needs another format, compresses payloads, and
+//! writes the head and the options of each frame.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`

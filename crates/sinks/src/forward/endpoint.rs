@@ -136,7 +136,7 @@ impl Endpoint {
         self.wake.notify_one();
     }
 
-    /// Returns after the next [`Endpoint::wake`].
+    /// Waits for [`Endpoint::wake`]. Returns immediately if `wake` was called since the last return of this function.
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
     }

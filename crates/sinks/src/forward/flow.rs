@@ -1,9 +1,9 @@
 //! Flows: records that go to the same server, in order (`balance: { hash: TEMPLATE }`). This module does no I/O.
 //!
 //! A record's flow is a hash of the template's value. It depends on the record alone, so after a restart a batch is split into the
-//! same pieces, even if the servers have changed. A flow has one server at a time, chosen by weighted rendezvous hashing (Thaler
-//! and Ravishankar, "Using name-based mappings to increase hit rates", 1998; weights as in Schindelhauer and Schomaker, "Weighted
-//! distributed hash tables", 2005): when a server joins or leaves, only the flows that it gains or loses move.
+//! same pieces, even if the servers have changed. A flow has one server at a time, chosen by weighted rendezvous hashing. When a
+//! server joins or leaves, only the flows that it gains or loses move. (See Thaler and Ravishankar, "Using name-based mappings to
+//! increase hit rates", 1998, and for the weights Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005.)
 
 use millstream_record::{Batch, Pool};
 use millstream_wire::{split::Splitter, template::Template};

@@ -107,8 +107,8 @@ impl Hearts {
     }
 }
 
-/// Forgets the pulse of a server when no more heartbeats are sent to it. Other lanes may still have chunks for the server, and nothing
-/// would tell them that it answers again.
+/// Forgets the pulse of a server when no more heartbeats are sent to it. Other lanes may still have chunks for the server. If the
+/// server stayed marked as silent, these lanes would never learn that it answers again.
 struct Forgets<'a> {
     pulses: &'a watch::Sender<Pulses>,
     address: &'a str,

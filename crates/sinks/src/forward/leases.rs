@@ -10,10 +10,10 @@
 //!             kind 1, a server: number u32, address
 //!             kind 2, a lease: epoch u32, seq u64, part u32, server u32; the newest lease of a part counts
 //! ```
-//! Integers are little endian, the channel id is big endian. A lease is durable before the first byte of its chunk goes out. So
-//! after a crash a chunk that a server may have received goes to the same server again, and that server recognizes the id of the
-//! chunk. Many leases share a sync. Leases of settled chunks are forgotten. The file is rewritten when most of it consists of
-//! forgotten leases.
+//! Integers are little-endian, except for the channel id, which is big-endian. A lease is durable before the first byte of its
+//! chunk goes out. So after a crash a chunk that a server may have received goes to the same server again, and that server
+//! recognizes the id of the chunk. Many leases share a sync. Leases of settled chunks are forgotten. The file is rewritten when
+//! most of it consists of forgotten leases.
 
 use std::{
     collections::BTreeMap,
@@ -132,8 +132,8 @@ impl Leases {
             leases.damaged_bytes = holes.map(|hole| hole.end - hole.start).sum();
             leases.restore(recovered.records.iter().map(|record| &*record.body));
         }
-        // The new file contains no incomplete or damaged records. The write also ensures that the leases from the old file are
-        // durable before they are used.
+        // The file is rewritten at every start. The new file contains no incomplete or damaged records. The write also ensures that
+        // the leases from the old file are durable before they are used.
         let records = leases.rewritten();
         lock(&leases.journal).replace(records)?;
         Ok(leases)

@@ -39,7 +39,8 @@ impl Lessor {
 
     /// Returns the server that may have received this chunk before the sink started, or None.
     pub(super) fn holder(&self, chunk: &Chunk) -> Option<String> {
-        // If a chunk was leased after the start and waits for a server again, no byte of it was written, so no server has it.
+        // A chunk with a lease number was leased after the start. If it waits for a server again, no byte of it was written, so no
+        // server has it.
         let leases = self.leases.as_ref().filter(|_| chunk.lease == 0)?;
         leases.holder(chunk.place?).map(str::to_owned)
     }

@@ -99,7 +99,7 @@ impl Link {
         }
     }
 
-    /// Whether a chunk of this cost fits into the bytes in flight to this server.
+    /// Whether a chunk of this cost fits under the limit for bytes in flight to this server.
     pub(super) fn has_room(&self, cost: usize) -> bool {
         let limit = self.settings().in_flight_bytes_max;
         self.endpoint.window.borrow().has_room(cost, limit)
@@ -303,9 +303,9 @@ impl Link {
         }
     }
 
-    /// Calls [`Link::expire`] if no connection is open. If one is open, its end will call `expire`. But the link opens no
-    /// connection to a silent server (one that does not answer heartbeats), so the chunks of such a server expire only by this
-    /// function.
+    /// Calls [`Link::expire`] if no connection is open. (If a connection is open, its end calls `expire`.) The link opens no
+    /// connection to a silent server, which is one that does not answer heartbeats. So only this function lets the chunks of a
+    /// silent server expire.
     pub(super) fn expire_unless_up(&self) {
         if !self.is_up() {
             self.expire();

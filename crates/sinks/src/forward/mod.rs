@@ -16,8 +16,9 @@
 //! - `dial`, `auth`: connect, and do the handshake with the shared key. `connection`, `window`: write chunks and read acks.
 //! - `leases`, `lessor`: remember across restarts which server may have received which chunk.
 //!
-//! The sink promises three things: a batch is settled only after servers have acked all its chunks; until a server acks a chunk,
-//! the chunk is resent with the same id and the same bytes; a server that cannot be reached delays no other server.
+//! The sink promises three things. With acks, a batch is settled only after each of its chunks is acked by a server (with
+//! `balance: all`, by every server in the list) or rejected. Until a server acks a chunk, the chunk is resent with the same id and
+//! the same bytes. A server that cannot be reached delays no other server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -98,7 +99,7 @@ impl Sink for Forward {
             );
         }
         // With `balance: all` each server has its own copy of a chunk. A copy in doubt (sent, but not acked) is resent only to the
-        // same server. A server is what its name stands for: which address of a name got a chunk is not remembered.
+        // same server. The name identifies a server: the sink does not remember to which address of the name a chunk was sent.
         let exact = self.has_one_server() || self.keeps_leases() || self.settings.to_all;
         match (durable, self.peer, exact) {
             (true, Peer::Millstream, true) => Promise::new(

@@ -227,7 +227,7 @@ pub(super) enum Failover {
 }
 
 impl Config {
-    /// Whether metadata is sent. By default only to peers that store it.
+    /// Returns whether metadata is sent. By default, it is sent only to peers that store it.
     pub(super) fn metadata(&self) -> Metadata {
         self.metadata.unwrap_or(match self.peer {
             Peer::Millstream => Metadata::Keep,

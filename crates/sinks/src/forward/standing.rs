@@ -13,7 +13,8 @@ use millstream_pipeline::{
 pub(super) struct Working {
     /// Number of servers that are connected and not suspect (see `Standing::suspect`).
     count: Cell<usize>,
-    /// Raised while no server works; used if any server may deliver any record.
+    /// Raised while no server works. Used only if any server may deliver any record. Otherwise, each server has a separate
+    /// condition.
     failing: Rc<Condition>,
 }
 

@@ -7,9 +7,9 @@
 //! | written, ack awaited | partly written | not begun |
 //! 0                      written (+ offset bytes)     chunks.len()
 //! ```
-//! The window promises that bytes leave in order, that an ack removes exactly the chunk whose id it carries, and only if that chunk
-//! is wholly written, and that after a rewind (when a connection has ended) the same chunks go out again, byte for byte. It does no
-//! I/O.
+//! The window promises three things. Bytes leave in order. An ack removes only the chunk whose id it carries, and only if that
+//! chunk is wholly written. After a rewind (when a connection has ended), the same chunks go out again, byte for byte. The window
+//! does no I/O.
 
 use std::{collections::VecDeque, io::IoSlice};
 

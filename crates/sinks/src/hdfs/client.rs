@@ -1,8 +1,8 @@
 //! Creates the client of the library hdfs-native, and turns its errors into failures that name the cluster and the next step.
 //!
-//! The library's tasks (connections, lease renewal) run on a separate runtime. The runtime ends with the client and the outputs
-//! that this client writes, so a task of a failed run keeps no file open. After a timeout, a new client with new connections
-//! replaces the old one and asks another name node first.
+//! The library's tasks (connections, lease renewal) run on a separate runtime. The runtime ends when the client and all outputs
+//! that the client writes are dropped, so no task of a failed run keeps a file open. After a timeout, a new client with new
+//! connections replaces the old one and asks another name node first.
 
 use std::{
     cell::RefCell,
@@ -153,7 +153,8 @@ impl Trouble {
         }
     }
 
-    /// Whether a directory in the path is a file. A look-up then fails with the class of denied access, so only the text tells.
+    /// Whether a file is where the path needs a directory. In this case, a look-up fails with the same error class as a denied
+    /// access, so only the text of the error shows the reason.
     pub(super) fn is_below_file(&self) -> bool {
         let Some(HdfsError::RPCError(_, text)) = &self.error else {
             return false;

@@ -1,8 +1,9 @@
-//! Chooses the name node of a name service that is asked first.
+//! Chooses which name node of a name service the client asks first.
 //!
 //! The library asks name nodes in the order of the configuration, and continues with the next if one is on standby or refuses
-//! connections. The library would wait forever for a name node that does not respond (a dead machine, a hanging process), and a new
-//! client would start with the same name node. So each client that is created after a timeout starts with another name node.
+//! connections. The library waits forever for a name node that does not respond (a dead machine, a hanging process). A new client
+//! with the same list would ask the same name node first. Therefore the list is rotated for each client that is created after a
+//! timeout.
 //!
 //! This module also accepts spaces after the commas of the list, as Hadoop does. The library itself would skip names that begin
 //! with a space.

@@ -10,9 +10,9 @@
 //! manifest    ROOT/_millstream/SINK/CHAIN/N             written under another name, closed, renamed; a rename to an existing
 //!                                                       name fails, so only one of two writers succeeds
 //! ```
-//! A start deletes the unpublished outputs of an earlier run. If that run is still alive, it can then no longer append: the name
-//! node identifies files by number, so a new file of the same name is another file. Outputs that the earlier run has closed and
-//! named in a manifest are not deleted, but published.
+//! At a start, the sink publishes the outputs that an earlier run has closed and named in a manifest. It deletes all other
+//! unpublished outputs of the earlier run. If the earlier run is still alive, its appends to deleted outputs fail even if a new
+//! file has the same name, because the name node identifies files by number.
 
 use std::{path::Path, sync::Arc};
 
@@ -26,8 +26,8 @@ use super::{
 };
 use crate::publish::{OCCUPIED, Patience, Place, Published, Put, Store, blocked, too_long};
 
-/// Maximum bytes in flight to data nodes over all outputs. When an append exceeds this limit, the output that was appended to is
-/// synced. A client holds unacknowledged bytes in memory, up to 13 MB for one output.
+/// Maximum bytes in flight to data nodes over all outputs. When an append exceeds this limit, the store syncs the output of that
+/// append. A client holds unacknowledged bytes in memory, up to 13 MB for one output.
 const ON_THE_WAY_BYTES_MAX: usize = 64 << 20;
 /// Permissions of new directories, independent of the cluster's umask. Files get 0644.
 const DIRECTORY_PERMISSION: u32 = 0o755;
@@ -88,7 +88,8 @@ impl HdfsStore {
     /// later records would wait.
     async fn is_blocked(&self, directory: &str) -> Result<bool, Failure> {
         let client = self.connection.client();
-        // A look-up below a file fails only for users whose access is checked. For others, the path is missing.
+        // A look-up of a path below a file has two possible results. If the name node checks the user's access, the look-up fails.
+        // If the name node does not check it, the path is reported as missing.
         for path in Path::new(directory).ancestors() {
             let path = path.to_str().unwrap_or_default();
             let asked = client.get_file_info(path);
@@ -154,8 +155,8 @@ impl HdfsStore {
         Ok(connection.answer(what, writer.close()).await?)
     }
 
-    /// Creates an output. Never overwrites: an attempt whose response was lost may take effect late, and would then truncate a file
-    /// that a later attempt has written.
+    /// Creates an output. Never overwrites a file. If the response to an attempt was lost, the name node may execute that attempt
+    /// late. With overwriting, it would then truncate the file that a later attempt has written.
     async fn try_create(&self, path: &str) -> Result<Output, Failure> {
         let (connection, client) = (&self.connection, self.connection.client());
         let create = async || {
@@ -189,9 +190,9 @@ impl HdfsStore {
         let Err(trouble) = self.rename(from, to).await else {
             return Ok(Published::Done);
         };
-        // The rename also fails if an earlier attempt has succeeded, before a crash or with a response that was lost. If the
-        // look-up finds neither file, this counts only if a write has succeeded before it. A name node that does not know yet that
-        // it has lost the active role still answers reads, with old data; but its writes fail.
+        // The rename also fails if an earlier attempt has already renamed the file: before a crash, or with a response that was
+        // lost. If the look-up finds neither file, the result is trusted only after a successful write. A name node that has lost
+        // the active role without knowing it still answers reads with old data, but its writes fail.
         for proven in [false, true] {
             if proven {
                 let draft = draft_beside(from);

@@ -17,7 +17,7 @@ use hyper::{
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use millstream_record::Time;
 
-/// The longest `Retry-After` that is honored; a longer one counts as this.
+/// Longest `Retry-After` that the sink honors. A longer one is shortened to this time.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// Maximum number of bytes of an answer's body that a message shows.
 const SHOWN_BYTES: usize = 300;
@@ -40,7 +40,7 @@ pub(super) enum Verdict {
     Again(Option<Duration>, String),
     /// Redirected to this `Location`, which may be on another server.
     Moved(String),
-    /// Refused. `parts`: the server may accept some of the records if they are sent separately.
+    /// Refused. `parts` is `true` if the server may accept some of the records when they are sent separately.
     Refused {
         why: String,
         parts: bool,

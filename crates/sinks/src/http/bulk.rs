@@ -52,13 +52,13 @@ pub(super) struct Sorted {
 /// Returns why the answer is not valid. The outcome of every item is then unknown.
 pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Result<Sorted, String> {
     let object = body.trim_ascii_start().starts_with(b"{");
-    // Arrays are excluded, because serde would read their elements as the fields.
+    // Arrays are excluded, because serde would read the elements of an array as the fields of the struct.
     let body = if object { body } else { b"no object" };
     let answer: BulkAnswer = serde_json::from_slice(body)
         .map_err(|error| format!("this is not an answer to `_bulk`: {error}"))?;
     let mut sorted = Sorted::default();
-    // With `filter_path=errors,items.*.error` a successful answer has only the field `errors`. An answer without this field is not
-    // from `_bulk`.
+    // With `filter_path=errors,items.*.error` a successful answer has only the field `errors`. An answer with neither items nor this
+    // field is not from `_bulk`.
     if answer.errors == Some(false) && answer.items.is_empty() {
         return Ok(sorted);
     }

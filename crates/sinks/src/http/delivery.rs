@@ -9,9 +9,10 @@
 //!         -> refused: several items are split into halves, which are sent separately; a single item is refused finally
 //!         -> bulk: the items that failed are sent again without the others; if the answer is too long, both halves are sent again
 //! ```
-//! A delivery promises that each item is accepted, or refused with a reason, unless the process stops first. If single records
-//! can cause the answer (400, 413, 422), a good item is refused together with a bad one only after [`SPLITS_MAX`] consecutive
-//! splits without an accepted item. The lane ([`super::relay`]) sends the records of refused items to the sink's port `rejected`.
+//! A delivery promises that each item is accepted, or refused with a reason, unless the process stops first. A single bad record can
+//! cause the statuses 400, 413 and 422. With these statuses, a good item is refused together with a bad one only after [`SPLITS_MAX`]
+//! consecutive splits without an accepted item. A refusal with any other status applies to all items that were sent together. The lane
+//! ([`super::relay`]) sends the records of refused items to the sink's port `rejected`.
 
 use std::{rc::Rc, time::Duration};
 
@@ -87,7 +88,7 @@ struct Delivery<'a> {
     refused: Vec<(Vec<u32>, String)>,
     outage: Outage,
     tries: u32,
-    /// The server accepted something.
+    /// The server accepted something. With `framing: bulk`, this is also set if an answer to `_bulk` refuses single items.
     accepted: bool,
     /// The server refused something for a reason that does not depend on records.
     not_for_a_record: bool,
@@ -132,7 +133,8 @@ pub(super) async fn deliver(sender: Rc<Sender>, request: Request) -> Finished {
 }
 
 impl Delivery<'_> {
-    /// Sends a piece until it is finished or split; its halves are then the next pieces. Returns `false` if the process stops.
+    /// Sends a piece until it is finished or split. After a split, its two halves are the next pieces. Returns `false` if the process
+    /// stops.
     async fn piece(&mut self, mut piece: Piece) -> bool {
         let packing = &self.sender.client.packing;
         let mut body = packing.body(self.request, &piece.items);
@@ -157,6 +159,8 @@ impl Delivery<'_> {
                             Ok(None) => return true,
                             Ok(Some((failed, why))) => {
                                 piece.items = failed;
+                                // Another body needs another key; otherwise the server could repeat its answer to the first body.
+                                piece.name.push_str(".r");
                                 body = packing.body(self.request, &piece.items);
                                 (answer.retry_after(), why)
                             }

@@ -208,8 +208,8 @@ impl Actions {
             let text = scratch.text.get(document..mark.written).unwrap_or_default();
             document = mark.written;
             let start = out.text.len();
-            // Processors can give another record this number when the position is read again. The checksum keeps the server from taking
-            // it for the record that had the number before.
+            // When the position is read again, processors may produce a different record with this number. The checksum in the id keeps
+            // the server from mistaking the new record for the earlier one.
             let id = place.map(|(channel, position, first)| DurableId {
                 channel,
                 position,

@@ -21,7 +21,8 @@ use super::{
 };
 use crate::sending::Batching;
 
-/// Requests for at most this many targets are gathered at a time. An item for one more target flushes all of them first.
+/// Requests for at most this many targets are gathered at a time. When this number is reached, the first item for a new target
+/// flushes all gathered requests.
 const TARGETS_MAX: usize = 256;
 /// Initial capacity of a request in bytes. Most requests are small.
 const TEXT_BYTES: usize = 4 << 10;

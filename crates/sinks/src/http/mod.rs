@@ -15,8 +15,10 @@
 //! - `client`: connections.
 //!
 //! The sink promises that a batch is settled only when each of its records is accepted by the server (2xx) or rejected: sent to
-//! the port `rejected`. A record that the server refuses does not affect its neighbors. A request that is resent has the same
-//! body and the same `Idempotency-Key`. Behind a disk channel, this holds even after `kill -9`.
+//! the port `rejected`. A record that the server refuses does not affect its neighbors, except in the cases that `delivery`
+//! describes. A request that is resent has the same body and the same `Idempotency-Key`, except that with `framing: bulk` the
+//! body contains only the items that failed. Behind a disk channel and with `idempotency_key`, body and key are also the same
+//! after a restart, even after `kill -9`.
 
 use std::{sync::Arc, time::Duration};
 

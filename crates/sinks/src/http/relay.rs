@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
-//! Each request in flight has a separate task. A lane takes a batch only when all complete requests are in flight, so back-pressure
-//! begins at `in_flight` requests. A lane promises that a checkpoint is settled only when every request before it is finished, and
-//! that records that the server refuses are rejected: they leave by the port `rejected`.
+//! Each request in flight has a separate task. A lane takes the next batch only when fewer than `in_flight` requests are in flight and
+//! no complete request waits. A lane promises that it settles a checkpoint only when every request before the checkpoint is finished.
+//! Records that the server refuses leave by the port `rejected`.
 
 use std::{collections::VecDeque, rc::Rc};
 
@@ -28,7 +28,7 @@ use crate::sending::{Ids, Input, Lane, PartNumbers, parts};
 
 /// Bytes of a batch that are encoded at a time. This bounds the memory of encoding even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
-/// Maximum number of tracked requests: the oldest unfinished one, and all later ones, which may finish before it.
+/// Maximum number of tracked requests. The lane tracks the oldest unfinished request and all later requests, finished or not.
 const REQUESTS_MAX: usize = 1 << 14;
 
 /// One lane of the sink.
@@ -97,8 +97,8 @@ impl<'a> Relay<'a> {
             }
             match self.next().await? {
                 Event::Input(Input::Batch(batch, position)) => self.batch(batch, position).await?,
-                // A target with few records must not hold back the checkpoint until its request is full: while there is input, `linger`
-                // is not looked at.
+                // Without this flush, a target with few records would delay the checkpoint until its request is full, because the lane
+                // ignores `linger` while there is input.
                 Event::Input(Input::Checkpoint) if self.lane.is_durable() => self.flush(None),
                 Event::Input(Input::Checkpoint | Input::End | Input::Tick) => {}
                 Event::Due => self.flush(None),
@@ -110,7 +110,8 @@ impl<'a> Relay<'a> {
     async fn next(&mut self) -> Result<Event, Failure> {
         let can_send = self.waiting.is_empty() && self.in_flight.len() < self.sink.in_flight;
         let has_room = can_send && self.lane.in_flight() < REQUESTS_MAX;
-        // The oldest unfinished request may still be gathered, so this does not depend on `has_room`.
+        // `flushes` does not depend on `has_room`: the oldest unfinished request may still be incomplete, and then only a flush makes
+        // room.
         let flushes = !self.gathering.is_empty() && (can_send || self.lane.has_ended());
         Ok(tokio::select! {
             biased;

@@ -133,7 +133,7 @@ impl Http {
         }
     }
 
-    /// Makes what all requests of a lane share.
+    /// Creates the state that all requests of a lane share.
     pub(super) fn sender(&self, context: &SinkContext, durable: bool) -> Sender {
         let (config, meters) = (&self.config, &context.meters);
         let ours = |id: &DocumentId| *id != DocumentId::None;

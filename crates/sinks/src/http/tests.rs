@@ -482,7 +482,8 @@ fn the_answer_to_bulk_is_read_item_by_item() {
     });
     let upstream = Upstream::durable(0xab);
     upstream.put(packed("logs", "a\nbusy\nbad\nthere\nb\n"), false);
-    let more = r#", "framing": "bulk", "add": {}, "bulk": {"index": "{tag}-x"}"#;
+    let more =
+        r#", "framing": "bulk", "add": {}, "bulk": {"index": "{tag}-x"}, "idempotency_key": true"#;
     let rig = run(&options(&server, more), &upstream);
     let requests = server.requests();
     let first: Vec<String> = requests[0].text().lines().map(str::to_owned).collect();
@@ -506,7 +507,20 @@ fn the_answer_to_bulk_is_read_item_by_item() {
     assert!(told[0].0.contains("bad") && told[0].1 == "400 t: r");
     assert_eq!(rig.meter("records_there_already"), 1);
     assert_eq!(upstream.settled(), 1);
-    assert_eq!(requests[0].header("idempotency-key"), None);
+    let key = |at: usize| requests[at].header("idempotency-key").unwrap().to_owned();
+    assert_eq!(key(1), format!("{}.r", key(0)), "the body is another one");
+}
+
+#[test]
+fn bulk_requests_have_no_key_unless_the_options_say_so() {
+    let server = Scripted::start(|_| {
+        Said::status(200).body(r#"{"errors":false,"items":[{"create":{"status":201}}]}"#)
+    });
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("logs", "a\n"), false);
+    let more = r#", "framing": "bulk", "bulk": {"index": "logs"}"#;
+    run(&options(&server, more), &upstream);
+    assert_eq!(server.requests()[0].header("idempotency-key"), None);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Delivers records from a disk channel: in transactions, each of which also commits the position up to which its records reach.
+//! Delivers records from a disk channel in transactions. Each transaction also commits the position up to which records are written.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
@@ -13,16 +13,16 @@
 //! Any failure ends the session. `init` of the next session aborts the open transaction. The next session leaves out the records
 //! that brokers refuse permanently, and rejects them at their checkpoint.
 //!
-//! The committed position shows whether a commit has succeeded, so its outcome is never guessed. A position is committed together
-//! with its owner, a random number of the process. To claim a position, a session commits the position that it has found, with this
-//! process as the owner. Kafka fences a process, that is, refuses its transactions, if a transaction has timed out or if a successor
-//! has called `init`. The committed owner shows which of the two has happened. If another owner is committed, a successor has
-//! started, and this process stops permanently. Otherwise only the transaction has timed out, and this process continues.
+//! The committed position shows whether a commit has succeeded, so the sink never guesses the outcome of a commit. A position is
+//! committed together with its owner, a random number of the process. To claim a position, a session commits the position that it has
+//! found, with this process as the owner. Kafka fences a process, that is, refuses its transactions, if a transaction has timed out or
+//! if a successor has called `init`. The committed owner shows which of the two has happened. If another owner is committed, a successor
+//! has started, and this process stops permanently. Otherwise only the transaction has timed out, and this process continues.
 //!
-//! The owner is checked before each `init` except the first. Without this check, a process that was suspended, and after it resumes
-//! sees only a connection timeout, would fence its successor with `init`. The owner is checked again after each `init`, because a
-//! successor may have started in between. That successor is fenced once, finds that no other process has claimed the position, and
-//! continues.
+//! The owner is checked before each `init` except the first. Without this check, a process that resumes after a suspension could fence
+//! its successor: the resumed process would see only a connection timeout, and would call `init`. The owner is checked again after each
+//! `init`, because a successor may have started in between. That successor is fenced once, finds that no other process has claimed the
+//! position, and continues.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ struct Exact<'a> {
     /// The position up to which everything is settled, as far as this process knows.
     settled: Option<Position>,
     outage: Outage,
-    /// Whether a batch was taken whose transaction is not committed yet.
+    /// Whether the sink has taken a batch whose transaction is not committed yet.
     owing: bool,
 }
 
@@ -109,8 +109,8 @@ impl Exact<'_> {
         Ok(())
     }
 
-    /// Rejects all records up to the next checkpoint; returns `false` if there are none. Skips committed records if the position can
-    /// be read from Kafka. Otherwise a record that Kafka has may be rejected, too: a duplicate is better than a loss.
+    /// Rejects all records up to the next checkpoint; returns `false` if there are none. If the position can be read from Kafka, skips
+    /// the records that are committed. Otherwise it may reject a record that Kafka already has: a duplicate is better than a loss.
     async fn give_up(&mut self, inlet: &mut Inlet, error: &Error) -> Result<bool, Failure> {
         let text = format!("Kafka did not accept it for too long (`retry.give_up`): {error}");
         match self.begin(inlet) {
@@ -119,9 +119,9 @@ impl Exact<'_> {
             Err(End::Stopped) => return Ok(true),
             Err(End::Failure(failure)) => return Err(failure),
         }
-        // Continues only if the channel has kept a record that is not settled: later ones have not waited, and Kafka may work again when
-        // they arrive. The channel must be asked, because a processor may still be working on the record. After a kill, the channel's
-        // position may have a newer epoch without any new record; `seq` is then the same.
+        // Gives up only if the channel keeps a record that is not settled. A record that arrives later has not waited yet, and Kafka may
+        // accept it. The channel's bounds show whether it keeps an unsettled record, even while a processor still works on the record.
+        // After a kill, the channel's position may have a newer epoch although no record is new; `seq` is then the same.
         let done = self.settled.max(inlet.settled());
         let is_new =
             |kept: Position| Some(kept) > done && done.is_none_or(|done| done.seq != kept.seq);
@@ -159,7 +159,8 @@ impl Exact<'_> {
     fn begin(&mut self, inlet: &mut Inlet) -> Result<Session, End> {
         let mut session = Session::begin(&self.carried)?;
         if let Some(position) = session.find(&mut self.carried)? {
-            // The position in Kafka wins over the channel's cursor. The position in Kafka does not cover records that were given up.
+            // The position in Kafka takes precedence over the channel's cursor. The position in Kafka does not cover records that were
+            // given up, so the given-up position can be newer.
             self.settled = Some(position).max(self.given_up.position());
             session.commit(position, &mut self.carried)?;
         }
@@ -185,8 +186,8 @@ impl Exact<'_> {
                 Item::Batch(batch, position) => {
                     self.owing = true;
                     session.batch(batch, position, &mut self.carried)?;
-                    // While each record has its own request, a transaction that lasts until the next checkpoint would time out at
-                    // the broker.
+                    // While each record is sent in a separate batch, sending is slow, and a transaction that lasted until the next
+                    // regular checkpoint could time out at the broker. So a checkpoint is made after each batch of the channel.
                     if self.carried.verdicts.is_alone()
                         && let Some(checkpoint) = inlet.checkpoint_now()
                     {

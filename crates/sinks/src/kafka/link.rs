@@ -40,9 +40,9 @@ pub(super) struct Link {
     give_up: Option<Duration>,
     /// How many records the producer has accepted.
     accepted: usize,
-    /// Number of accepted records that were acknowledged or failed, and when it last grew.
+    /// Number of accepted records that were acknowledged or failed, and the time when this number last grew.
     answered: (usize, Instant),
-    /// Whether the producer was purged; the caller resets it.
+    /// Whether the producer was purged. The caller resets this flag.
     pub(super) overdue: bool,
 }
 
@@ -196,8 +196,9 @@ impl Link {
         }
     }
 
-    /// Calls `act`, each time for at most [`SLICE`], until it returns anything but a temporary error, `patience` is over, or the
-    /// process stops. With records from memory, a stop does not end the calls, because the remaining records must still be written.
+    /// Calls `act` repeatedly, each time for at most [`SLICE`], until it succeeds, it fails permanently, or `patience` is over. If
+    /// the records come from a disk channel, the calls also end when the process stops. Records from memory must still be written
+    /// during a stop.
     pub(super) fn patiently<T>(
         &mut self,
         patience: Duration,

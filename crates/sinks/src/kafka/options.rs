@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sending::Retry;
 
-/// A smaller `buffer` would only slow down the sink.
+/// Minimum buffer size in bytes. A smaller value of the option `buffer` would only slow down the sink.
 const BUFFER_MIN: usize = 1 << 20;
 
 /// The options of `kafka`.
@@ -211,7 +211,7 @@ impl Config {
             .map_or(Some(TimeZone::UTC), zone::find)
     }
 
-    /// The encoder's options; for `connect`, which has its own encoder, those of json.
+    /// Returns the options of the encoder. For `connect`, which has a separate encoder, returns the options of json.
     fn wire(&self) -> Options {
         let format = match self.format {
             Format::Json | Format::Connect => Wire::Json,

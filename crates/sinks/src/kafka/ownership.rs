@@ -9,8 +9,8 @@ use super::position::Committed;
 pub(super) struct Ownership {
     pub(super) channel: u128,
     pub(super) owner: u64,
-    /// The owner at the last check (`Some(None)`: no position was committed); `None` before the first check. If the next check finds
-    /// a different owner, that process has taken over in between.
+    /// The owner at the last check. `None` before the first check; `Some(None)` if no position was committed at the last check. If
+    /// the next check finds a different owner that is not this process, that owner has taken over in between.
     seen: Option<Option<u64>>,
 }
 

@@ -5,9 +5,9 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Such a channel cannot be reread, so batches are held until the checkpoint after them is settled. Failed records are encoded
-//! and sent again, unless brokers refuse them permanently. The client retries temporary failures on its own. So a failure here means
-//! that records were refused (access rights, a missing topic, a size, a bad record) or that the producer cannot be used any more.
-//! Records keep their order, except refused ones.
+//! and sent again, unless brokers refuse them permanently. The client itself retries temporary failures. A failure that it reports
+//! means that records were refused (access rights, a missing topic, a size, a bad record) or that the producer cannot be used any
+//! more. Records keep their order, except refused ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -114,7 +114,7 @@ impl Plain<'_> {
         Ok(())
     }
 
-    /// Rejects the refused records of the batch that was shaped last; its records are numbered from `first` on.
+    /// Rejects the refused records of the batch that was shaped last. `first` is the number of the batch's first record.
     async fn reject(&mut self, number: Option<u64>, batch: &Batch, first: usize) {
         let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
         place_unwanted(batch, &self.shaper, first, unwanted, refused);
@@ -122,7 +122,8 @@ impl Plain<'_> {
         refused.clear();
     }
 
-    /// Passes the encoded records to the client. Returns `false` if it accepts no more; the remaining records then count as failed.
+    /// Passes the encoded records to the client. Returns `false` if the client accepts no more records. The remaining records then
+    /// count as failed.
     fn send(&mut self) -> bool {
         if self.outgoing.records.is_empty() {
             return true;
@@ -170,12 +171,12 @@ impl Plain<'_> {
         Ok(Link::new(producer, self.lane.context.clone(), give_up))
     }
 
-    /// Waits until nothing is in flight and sends failed records again, until no record fails.
+    /// Waits until nothing is in flight. If records have failed, sends them again and waits again, until no record fails.
     async fn deliver(&mut self) -> Result<(), Failure> {
         loop {
             let mut overdue = false;
             if let Some(link) = &mut self.link {
-                // The result is ignored: `drain` fails only if the process stops, and with records from memory not even then.
+                // The result is ignored: with records from memory, `drain` cannot fail.
                 drop(link.drain());
                 self.failed.append(&mut link.failed);
                 overdue = std::mem::take(&mut link.overdue);
@@ -240,7 +241,7 @@ impl Plain<'_> {
         Ok(self.outage.retry(error, Duration::ZERO).await == Then::GiveUp)
     }
 
-    /// Encodes the failed records again and sends them, except those in `unfit` (numbers and reasons), which are rejected.
+    /// Encodes the failed records again. Rejects the records in `unfit` (numbers and reasons), and sends the others.
     async fn send_again(&mut self, failed: &[Failed], unfit: &BTreeMap<usize, String>) {
         let numbers: BTreeSet<usize> = failed.iter().map(|failed| failed.number).collect();
         for held in std::mem::take(&mut self.held) {

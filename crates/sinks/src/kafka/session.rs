@@ -67,7 +67,8 @@ pub(super) struct Carried<'a> {
     pub(super) verdicts: Verdicts,
     /// Unsettled records that brokers refuse permanently.
     pub(super) unfit: Unfit,
-    /// The position up to which each record is sent in a separate batch. `None`: records are sent together.
+    /// The position up to which each record is sent in a separate batch. It has no meaning unless [`Verdicts::is_alone`]. `None` if
+    /// records were never sent in separate batches.
     pub(super) suspected: Option<Position>,
 }
 
@@ -104,7 +105,7 @@ pub(super) struct Session {
     stored: bool,
     /// How many records have been numbered.
     numbered: usize,
-    /// The batches of the open transaction: of each, the number of its first record, and its position.
+    /// For each batch of the open transaction: the number of its first record, and its position.
     batches: Vec<(usize, Option<Position>)>,
 }
 
@@ -137,12 +138,13 @@ impl Session {
         })
     }
 
-    /// Fences the predecessor, so that Kafka refuses its transactions, and reads the position (`None`: none is committed). The caller
-    /// must claim the position: commit it again immediately.
+    /// Fences the predecessor: Kafka then refuses the predecessor's transactions. Returns the position, or `None` if none is committed. The
+    /// caller must claim the position: commit it again immediately.
     pub(super) fn find(&mut self, carried: &mut Carried<'_>) -> Result<Option<Position>, End> {
         let patience = carried.patience();
         if carried.ownership.has_checked() {
-            // The previous session may have left a transaction open, which only `init` ends, so this read must not wait for it.
+            // The previous session may have left a transaction open. Only the `init` below ends it, so this read must not wait for the end
+            // of the transaction.
             let committed = self.read(carried, false)?;
             carried.ownership.check(committed.as_ref())?;
         }
@@ -214,9 +216,11 @@ impl Session {
         Ok(())
     }
 
-    /// Removes records of the last batch, which is at `position`, that brokers refused permanently in an earlier session.
+    /// Removes those records of the last batch that brokers refused permanently in an earlier session. `position` is the position of the
+    /// last batch.
     fn leave_out(&mut self, position: Option<Position>, unfit: &Unfit) {
-        // Nearly always, nothing is unfit. This saves the search for `first`, which takes time in proportion to the batches of the position.
+        // Nearly always, no record is unfit. The early return then saves the search for `first`, whose time grows with the number of
+        // batches at the position.
         let mut own = unfit.range((position, 0)..=(position, usize::MAX));
         if own.next().is_none() {
             return;
@@ -239,8 +243,8 @@ impl Session {
         Some((*position, number - self.first_at(next)?))
     }
 
-    /// Returns the number of the first record at the position of the batch before the index `next`. Processors can make several batches
-    /// from one position, and all of them are in one transaction.
+    /// Takes the position of the batch at the index `next - 1`, and returns the number of the first record at this position. Processors can
+    /// make several batches from one position, and all of them are in one transaction.
     fn first_at(&self, next: usize) -> Option<usize> {
         let before = self.batches.get(..next)?;
         let (_, position) = before.last()?;
@@ -283,7 +287,8 @@ impl Session {
         carried: &mut Carried<'_>,
     ) -> Result<(), End> {
         self.batches.clear();
-        // A topic that does not exist cannot hold a position. The first record creates the topic.
+        // If no position was committed and no transaction is open, the topic may not exist yet. A topic that does not exist cannot hold
+        // a position. The first record creates the topic.
         if !self.in_transaction && !self.stored {
             return Ok(());
         }

@@ -41,8 +41,9 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Learns that the topic accepts no batch above `bytes`, after it has refused one. If this limit was known already, the broker
-    /// counts more bytes than this sink does, so the limit is lowered by a tenth each time until batches fit.
+    /// Learns the limit of a topic that has refused a batch: the topic accepts no batch above `bytes`. If this limit or a lower
+    /// one was known already, the broker counts more bytes than this sink does. Each further refusal then lowers the limit by a
+    /// tenth, until batches fit.
     pub(super) fn learn(&mut self, topic: &str, bytes: usize) {
         let bytes = match self.of(topic) {
             Some(known) if known <= bytes => known - known / 10,

@@ -19,14 +19,15 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Learns from failures. Returns the index and the reason of each record that brokers refuse permanently. The list is empty if
-    /// the bad records are not known yet and each record must be sent again in its own batch. `None`: the failures have another cause.
+    /// Learns from failures. Returns the number and the reason of each record that brokers refuse permanently. The list is empty if
+    /// the bad records are not known yet; each record must then be sent again in a separate batch. Returns `None` if the failures have
+    /// another cause.
     pub(super) fn judge(&mut self, failed: &[Failed]) -> Option<Vec<(usize, String)>> {
         let of = |kind| move |failed: &&Failed| failed.error.kind == kind;
         self.named |= failed.iter().any(|failed| of(Kind::Neighbour)(&failed));
         let suspects = failed.iter().filter(of(Kind::Suspect)).count();
-        // A suspect is a record that is bad, or shares a batch with a bad one. It is bad if the broker names bad records, if each
-        // record was sent alone, or if it is the only suspect.
+        // A suspect is a bad record, or a good record in the same batch as a bad one. A suspect is certainly bad if the broker names
+        // bad records, if each record was sent alone, or if there is only one suspect.
         let proven = self.named || self.alone || suspects == 1;
         self.alone |= !proven && suspects > 0;
         let unfit = failed.iter().filter(of(Kind::Suspect)).filter(|_| proven);
@@ -52,7 +53,7 @@ impl Verdicts {
     }
 }
 
-/// Whether the content of a record caused the failure, and not the broker, a missing permission or the connection.
+/// Whether the content of a record caused the failure. Other causes are the broker, a missing permission, and the connection.
 pub(super) fn is_verdict(error: &Error) -> bool {
     matches!(error.kind, Kind::Suspect | Kind::Neighbour)
 }

@@ -5,8 +5,8 @@
 //! ```
 //! Version 1 was a text with a line `ID PATH` for each upload.
 //!
-//! The next start aborts these uploads. A lost entry only leaves an unfinished upload in the object store. So appended entries
-//! are not synced, and an unreadable journal counts as empty.
+//! The next start aborts the uploads in the journal. A lost entry only leaves an unfinished upload in the object store. So
+//! appended entries are not synced, and an unreadable journal counts as empty.
 
 use std::{collections::HashSet, io, path::PathBuf, sync::Arc};
 

@@ -4,9 +4,9 @@
 //! `encode -> [write] -> settle`
 //!
 //! The ticket of an output contains the ids of its upload and parts, which suffice to complete the upload. A manifest, an object
-//! that names the outputs to publish, stores the tickets. Every request is repeatable and is retried until it succeeds. A local
-//! journal (`begun`) lists the uploads that were begun, so that the next start can abort those that no manifest names. An upload
-//! that is not aborted only costs space in the store.
+//! that names the outputs to publish, stores the tickets. Every request is repeatable. All requests except aborts are retried
+//! after temporary failures. A local journal (`begun`) lists the uploads that were begun, so that the next start can abort those
+//! that no manifest names. An upload that is not aborted only costs space in the store.
 
 use std::{cell::Cell, io, sync::Arc};
 

@@ -62,7 +62,7 @@ struct ObjectSink {
     columnar: bool,
     codec: Option<Codec>,
     scheme: Scheme,
-    /// The directories of the URL that come before the first one with a placeholder; without the bucket.
+    /// The directories of the URL before the first directory with a placeholder. Does not include the bucket.
     root: String,
     /// The URL as configured, for messages.
     url: String,

@@ -4,9 +4,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `encode -> [write] -> settle`
 //!
-//! To publish, a writer creates the manifest with the next number. If another writer has superseded this one, that manifest
-//! exists already, or it was removed as an old manifest. In the latter case the writer finds manifests with higher numbers,
-//! because the newest [`KEPT`] manifests always stay.
+//! To publish, a writer creates the manifest with the next number. A writer that another writer has superseded notices this in
+//! one of two ways. If the other writer's manifest with this number still exists, the creation fails. If that manifest was
+//! removed as an old one, the creation succeeds, but the writer then finds manifests with higher numbers, because the newest
+//! [`KEPT`] manifests always stay.
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
@@ -137,7 +138,8 @@ impl Chain {
         }
         let numbers = self.numbers(store).await?;
         if numbers.iter().any(|other| *other > number) {
-            // Another writer has superseded this one: this number was free only because its manifest was removed as an old one.
+            // Another writer has superseded this one: this number was free only because the other writer's manifest with this
+            // number was removed as an old one.
             store.delete(&path).await?;
             return Ok(false);
         }

@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> [encode] -> write -> settle`
 //!
-//! A sink has one [`Encode`], and each output has one [`Body`]. Compressed text is a sequence of pieces, each a gzip member or a
-//! zstd frame, as in the sink `file`. So one compressor serves all outputs.
+//! A sink has one [`Encode`], and each output has one [`Body`]. Compressed text is a sequence of pieces, each a gzip member or a zstd
+//! frame, as in the sink `file`. Each piece is compressed separately, so one compressor serves all outputs.
 
 use std::{cell::RefCell, ops::Range, rc::Rc};
 

@@ -1,4 +1,4 @@
-//! A generation: the outputs since the last manifest, the file that names the outputs to publish.
+//! A generation: the outputs since the last manifest. A manifest is a file that names the outputs to publish.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read back -> process -> encode -> [write] -> settle`
@@ -26,7 +26,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// A manifest is due when there are this many outputs.
 const OUTPUTS_MAX: usize = 4096;
 
-/// The most directories that are remembered as refused.
+/// Maximum number of directories that are remembered as refused.
 const REFUSED_MAX: usize = 1024;
 
 /// An open output.
@@ -79,7 +79,8 @@ impl<O> Generation<O> {
         }
     }
 
-    /// Whether a manifest is due regardless of the time: most data is in full outputs, or there are many outputs.
+    /// Whether a manifest is due regardless of the time: at least half of the written bytes are in full outputs, or there are
+    /// [`OUTPUTS_MAX`] outputs.
     pub(super) fn is_due(&self) -> bool {
         if self.open.len() + self.finished.len() >= OUTPUTS_MAX {
             return true;
@@ -108,8 +109,9 @@ impl<O> Generation<O> {
         }
     }
 
-    /// Returns why no output of this directory can be published, or None if it can. Asks the store only if an output
-    /// has to begin, and once in each generation if the store refuses the directory.
+    /// Returns why no output of this directory can be published, or None if it can. Asks the store only if a new output has to
+    /// begin. Up to [`REFUSED_MAX`] refusals are remembered for this generation, so that the store is not asked again about these
+    /// directories.
     pub(super) async fn misfit<S: Store<Output = O>>(
         &mut self,
         to: &mut To<'_, S>,
@@ -304,7 +306,7 @@ async fn drain<S: Store>(
     Ok(())
 }
 
-/// Returns the range of the first `most` records in `range`.
+/// Returns the range of the first records in `range`: at most `most` records, but at least one.
 fn some_records(batch: &Batch, range: &Range<usize>, most: u64) -> Range<usize> {
     if u64::from(batch.count) <= most || u64::from(count(batch, range)) <= most {
         return range.clone();

@@ -27,7 +27,8 @@ pub(super) struct Manifest {
     pub(super) writer: String,
     /// The number of the first manifest of the run that wrote this one. The names of that run's outputs in use contain it.
     pub(super) claim: u64,
-    /// Everything up to and including this position is published. None behind memory and before the first commit.
+    /// The outputs of this manifest and of earlier ones hold everything up to and including this position. None behind memory,
+    /// and before the first commit.
     pub(super) position: Option<At>,
     /// The outputs of this manifest begin after this position.
     pub(super) before: Option<At>,

@@ -1,5 +1,5 @@
-//! A local note about the chain of manifests (the files that name the outputs to publish): its id, and the last manifest whose
-//! outputs are known to be published.
+//! A local note about the chain of manifests, the files that name the outputs to publish. The note holds the id of the chain, and
+//! the number of the last manifest whose outputs are known to be published.
 //!
 //! ```text
 //! SINK/published     "ID NUMBER" (32 hexadecimal digits, a decimal number), as a `millstream_state::WholeFile`
@@ -7,8 +7,8 @@
 //! In versions 1 and 2 the file was this text and a newline. In version 2, the CRC-32C of the text (in hexadecimal) and a space
 //! preceded the text.
 //!
-//! Without the note the next start publishes the newest manifest once more. By then a reader may have removed its outputs, and they
-//! would look as if they had never been published.
+//! Without the note the next start publishes the newest manifest once more. By then a reader may have removed the outputs of that
+//! manifest, and the sink could conclude that they were never published.
 
 use std::{path::Path, sync::Arc};
 
@@ -66,8 +66,8 @@ fn parse(text: &str) -> Option<(u128, u64)> {
     (id.len() == 32).then_some(said)
 }
 
-/// Converts a file of version 1 or 2. Returns None if the file is damaged, because a wrong number would make outputs that were not
-/// published count as published.
+/// Converts a file of version 1 or 2. Returns None if the file is damaged, because with a wrong number, unpublished outputs would
+/// count as published.
 fn older(bytes: &[u8]) -> Option<Vec<u8>> {
     // A line without a newline is truncated, and a truncated number would be a wrong one.
     let line = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;

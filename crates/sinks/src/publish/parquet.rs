@@ -8,9 +8,9 @@
 //! tag    BYTE_ARRAY, STRING                   the tag
 //! body   BYTE_ARRAY, STRING (JSON)            the record's fields and those of `add`, as `format: json` writes them
 //! ```
-//! Every record has these three columns: a schema that followed the fields would change from object to object, and query engines
-//! can read JSON. A row group is written when its bodies reach [`ROW_GROUP_BYTES`], and at the end; until then its records are in
-//! memory.
+//! Every record has these three columns. With a column for each field, the schema would change from object to object. Query
+//! engines can read the fields from the JSON. A row group is written when its bodies reach [`ROW_GROUP_BYTES`], and at the end;
+//! until then its records are in memory.
 
 use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
 
@@ -78,7 +78,7 @@ struct Files {
 /// One output.
 struct File {
     encoder: Rc<RefCell<Encoder>>,
-    /// The vector in it holds bytes that were written and are not drained yet.
+    /// Writes into a vector, which holds the bytes that are not drained yet.
     writer: SerializedFileWriter<Vec<u8>>,
     times: Vec<i64>,
     /// The tags of consecutive records, each with the number of its records.

@@ -15,8 +15,8 @@ use super::{
     store::{Published, Store},
 };
 
-/// Recovers the chain, whose position is then the position to resume from. `settled` is the position up to which the channel has
-/// forgotten the records for this sink.
+/// Recovers the chain. `settled` is the position up to which this sink has settled records, which the channel cannot deliver again.
+/// Afterwards, the sink resumes from the chain's position, or from `settled` if that is later.
 pub(super) async fn recover<S: Store>(
     store: &mut S,
     chain: &mut Chain,
@@ -36,8 +36,9 @@ pub(super) async fn recover<S: Store>(
                         gone.push(place.path());
                     }
                 }
-                // A position is settled after its outputs were published, so another program has removed them since. The note of that is
-                // lost. The channel could not give the records of the other outputs once more.
+                // A position is settled only after its outputs were published. If this position is settled, only the local note was lost,
+                // and another program has removed the missing outputs. The other outputs then stay, because the channel cannot deliver
+                // their records again.
                 let is_settled = position.is_some() && position <= settled;
                 if !gone.is_empty() && !is_settled {
                     position = newest.before.map(Position::from);

@@ -32,10 +32,11 @@ use super::{
 };
 use crate::sending::{Refused, by_reason};
 
-/// How often the sink asks whether the channel is nearly full while no batch arrives.
+/// While no batch arrives, the sink checks at this interval whether the channel is nearly full.
 const LOOK: Duration = Duration::from_secs(1);
-/// If the channel is nearly full, a manifest is due when this many bytes were read since the last one, or when the first record
-/// since then is this old. Lower limits would cause tiny outputs if another consumer keeps the channel full.
+/// If the channel is nearly full, a manifest is due when [`HURRY_BYTES`] were read since the last manifest, or when the first
+/// record since the last manifest is [`HURRY_AGE`] old. Lower limits would cause tiny outputs if another consumer keeps the channel
+/// full.
 const HURRY_BYTES: usize = 16 << 20;
 const HURRY_AGE: Duration = Duration::from_secs(5);
 
@@ -131,7 +132,7 @@ async fn work<S: Store>(
 }
 
 /// Returns the chain of the channel that the sink reads. Behind memory, returns the chain whose id the local [`Note`] holds. If
-/// its manifests were removed, the sink starts a chain with a new id, so that no name is used twice.
+/// there is no such id, or the manifests of that chain were removed, returns a chain with a new id, so that no name is used twice.
 async fn own_chain<S: Store>(
     settings: &Settings,
     store: &mut S,
@@ -200,8 +201,8 @@ impl<S: Store> Running<'_, S> {
         }
     }
 
-    /// Returns the time at which to check again whether a manifest is due. None if there are no records, or if a checkpoint must
-    /// follow: it arrives within a second after a batch, and the check is made then.
+    /// Returns the time at which to check again whether a manifest is due. None if there are no records, or if batches have arrived
+    /// since the last checkpoint. In the second case, the next checkpoint arrives within a second, and the sink checks then.
     fn wake(&self) -> Option<Instant> {
         let since = self.generation.since.filter(|_| !self.unsettled)?;
         let rotate = &self.settings.rotate;

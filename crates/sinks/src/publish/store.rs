@@ -21,8 +21,8 @@ pub(crate) struct Place {
     pub(crate) directory: String,
     /// The file name of the published output.
     pub(crate) file: String,
-    /// The path of the output in use, for a store that publishes an output by renaming it. It is below the chain's directory, whose
-    /// name Hive and Spark ignore.
+    /// The path of the output in use, for a store that publishes an output by renaming it. It is below the directory of the chain,
+    /// which Hive and Spark ignore because its path begins with `_`.
     pub(crate) in_use: String,
 }
 
@@ -110,12 +110,12 @@ pub(crate) trait Store {
     async fn delete(&mut self, path: &str) -> Result<(), Failure>;
 }
 
-/// The error if a file has the final name of an output that is not published yet. Replacing the file would lose its records, and
-/// skipping the output would lose the records of the output.
+/// The error if a file has the final name of an output that is not published yet. Replacing the file would lose the records in the
+/// file, and skipping the output would lose the records in the output.
 pub(crate) const OCCUPIED: &str = "another file has this name; move it away, and this one is published. A sink publishes a name \
     twice only if its manifests or its channel were removed or replaced by an old copy";
 
-/// The reason why a directory cannot hold outputs if a file has its name, or the name of a directory above it.
+/// Returns the reason why a directory cannot hold outputs: a file has the name of this directory, or of a directory above it.
 pub(crate) fn blocked(directory: &str) -> String {
     format!("{directory} cannot be a directory: it is a file, or below a file")
 }

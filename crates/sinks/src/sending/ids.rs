@@ -1,4 +1,4 @@
-//! The ids by which receivers recognize a resend, of chunks (`forward`), requests and documents (`http`).
+//! The ids of chunks (`forward`), and of requests and documents (`http`). Receivers recognize a resend by its id.
 //!
 //! For records from a durable channel an id is `CHANNEL.EPOCH.SEQ.NUMBER.CRC`: the channel's id (32 hex digits), the position of the
 //! frame (a batch as the channel stores it), the number of the part (or document) at this position, and the CRC-32C of its bytes (8
@@ -92,8 +92,8 @@ impl Ids {
     }
 }
 
-/// Numbers the parts of the batch at one position. Processors can turn this batch into several. Each part of these batches needs
-/// its own id, which must be the same in every run.
+/// Numbers the parts of the batch at one position. Processors can turn this batch into several. Each part of these batches needs a
+/// different id, and a part must have the same id in every run.
 #[derive(Default)]
 pub(crate) struct PartNumbers {
     position: Option<Position>,

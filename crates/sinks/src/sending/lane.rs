@@ -16,7 +16,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{Ids, Lateness, Refused, by_reason, ledger::Ledger};
 
-/// Time between two reports of lateness, and between two checks for old records, while something is in flight.
+/// Time between two ticks ([`Input::Tick`]) while something is in flight. The lateness is reported at each tick.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The input of a lane.
@@ -74,7 +74,7 @@ impl<'a> Lane<'a> {
         self
     }
 
-    /// Starts, or starts over, after the last settled checkpoint.
+    /// Starts or restarts reading after the last settled checkpoint.
     pub(crate) fn start(&mut self) -> Result<(), Failure> {
         self.inlet.resume(None)
     }
@@ -162,8 +162,8 @@ impl<'a> Lane<'a> {
         self.ended
     }
 
-    /// Rejects records of the chunk or request that has this `number`; without a number, records of the batch that was taken last.
-    /// The rejects belong to the next checkpoint after these records, even if it has already arrived.
+    /// Rejects records of the chunk or request with this `number`. If `number` is `None`, rejects records of the batch that was
+    /// taken last. The rejects belong to the first checkpoint after these records, even if that checkpoint has already arrived.
     pub(crate) async fn reject<'r>(
         &mut self,
         number: Option<u64>,

@@ -34,7 +34,8 @@ pub(crate) struct Outage {
     /// The log keyword of `condition`. The condition exists from the first failure on.
     kind: &'static str,
     condition: Option<Condition>,
-    /// Ends waits early. `None` if the sink reads from memory, because no later start could deliver the records.
+    /// Ends waits early when the process stops. `None` if the sink reads from memory: the sink then continues during a stop,
+    /// because no later start could deliver the records.
     stop: Option<Stop>,
 }
 
@@ -85,7 +86,7 @@ impl Outage {
         self.give_up.is_some_and(|limit| since.elapsed() >= limit)
     }
 
-    /// Counts a failure and returns the time to wait, for sinks that report failures on their own.
+    /// Counts a failure and returns the time to wait. Sinks that report failures themselves call this.
     pub(crate) fn failed(&mut self) -> Duration {
         self.backoff.failed()
     }

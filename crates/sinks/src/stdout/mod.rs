@@ -4,8 +4,8 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! It runs on its own thread, because the reader of the output may be slow. It writes immediately when no more input is ready, so
-//! gathering delays no record. It promises that a batch is settled only after the system has accepted all of it, and that a reader
-//! that closes the output ends the run with an error.
+//! gathering delays no record. It promises that a batch is settled only after the system has accepted the whole batch. If the
+//! reader closes the output, the run ends with an error.
 
 use std::{fs::File, io, os::fd::AsFd, sync::Arc};
 

@@ -61,7 +61,8 @@ fn write_all(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // No readiness event exists for every kind of file; sleeping for a millisecond costs no measurable time.
+            // Some kinds of file have no readiness events, so this loop polls. Sleeping for a millisecond costs no measurable
+            // time.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }

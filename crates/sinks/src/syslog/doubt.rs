@@ -60,8 +60,8 @@ impl Doubt {
     }
 
     /// Returns how many messages a broken connection may have lost, and forgets all messages. `unsent`: bytes that the peer's system
-    /// has not acknowledged. `read`: the peer closed the connection gracefully, so its program had read everything that its system
-    /// had received.
+    /// has not acknowledged. `read`: whether the peer closed the connection gracefully. In this case, the peer's program has read
+    /// everything that the peer's system has received.
     pub(super) fn broken(&mut self, unsent: u64, read: bool) -> Lost {
         let beyond = match (read, self.window) {
             (true, _) | (_, None) => 0,

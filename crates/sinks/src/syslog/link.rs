@@ -25,7 +25,7 @@ use crate::probe::greeting;
 
 /// A connection.
 pub(super) enum Link {
-    /// A stream; a second handle of its socket, to ask the system about bytes in flight; whether it is TCP.
+    /// A stream, a second handle of the stream's socket (to ask the system about bytes in flight), and whether the socket is TCP.
     Stream(Box<Stream>, OwnedFd, bool),
     Udp(UdpSocket),
     Unixgram(UnixDatagram),

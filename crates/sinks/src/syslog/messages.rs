@@ -49,7 +49,8 @@ pub(super) struct Messages {
     /// The bytes of all messages.
     bytes: Vec<u8>,
     messages: Vec<Message>,
-    /// How many messages are completely written (the first ones of `messages`), and how many bytes are.
+    /// `written`: the number of messages that are completely written, which are the first ones in `messages`. `at`: the number of bytes
+    /// in `bytes` that are written.
     written: usize,
     at: usize,
     /// The batches of the messages, with their numbers in the sink's lane (parallel task).

@@ -4,8 +4,8 @@
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> [write] -> [settle]`
 //!
 //! Each lane is a task with one connection. The task writes messages when the limits of the option `batch` are reached, when
-//! nothing more is ready, and before each checkpoint. It promises that a checkpoint is settled only when the operating system has
-//! accepted every message before it, or the message's record was rejected.
+//! nothing more is ready, and before each checkpoint. It promises that a checkpoint is settled only when, for each record before the
+//! checkpoint, the operating system has accepted the message or the record was rejected.
 
 use std::{ops::Range, time::Duration};
 
@@ -33,7 +33,8 @@ use crate::sending::{Input, Lane, Outage, Refused, parts};
 const PART_BYTES_MAX: usize = 256 << 10;
 const PART_RECORDS_MAX: usize = 4 << 10;
 
-/// Syslog servers do not answer, so a connection that lasts this long after a write counts as working.
+/// Syslog servers do not answer. A connection counts as working if it lasts this long after a write, or after a reconnection
+/// while there is nothing to write.
 const LASTING: Duration = Duration::from_secs(1);
 
 /// One lane of the sink.
@@ -48,9 +49,10 @@ pub(super) struct Relay<'a> {
     connected: Option<(Instant, bool)>,
     /// The earliest time for the next connection.
     not_before: Option<Instant>,
-    /// Raised at a failure; cleared when a connection has lasted for [`LASTING`] after a write.
+    /// Raised at a failure. Cleared when a connection counts as working (see [`LASTING`]).
     unproven: Condition,
-    /// When to check whether the connection has lasted, or to reconnect while there is nothing to write.
+    /// When to check whether the connection has lasted. If there is no connection, when to reconnect although there is nothing to
+    /// write.
     check_at: Option<Instant>,
     /// When waiting messages are written even if `batch` is not full.
     due: Option<Instant>,

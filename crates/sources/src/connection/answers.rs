@@ -24,7 +24,7 @@ pub(crate) struct Answer {
     pub count: u64,
 }
 
-/// The end of the queue of answers that the reading side of the connection holds.
+/// The sending end of the queue of answers. The reading side of the connection holds it.
 pub(crate) struct Answers {
     queue: mpsc::Sender<Answer>,
     open: Rc<Cell<usize>>,

@@ -1,5 +1,5 @@
 //! Reduces wake-ups, as network cards reduce interrupts: a connection that sends single messages in quick succession is read only
-//! once per tick, an interval that the source sets (option `gather`).
+//! once per tick. The option `gather` of the source sets the length of a tick.
 //!
 //! A server that is faster than its sender is woken for every message or two, and a wake-up costs more than decoding a message.
 //! Idle streams and peers that wait for acks are never delayed.

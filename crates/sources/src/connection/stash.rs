@@ -17,7 +17,7 @@ use tokio::{io::AsyncReadExt, time::timeout};
 pub(crate) const STASH_BYTES: usize = 64 << 10;
 /// An incomplete frame of up to this size is moved out of the buffer while the connection waits.
 const MOVED_BYTES_MAX: usize = STASH_BYTES / 2;
-/// An incomplete frame of up to this size does not count as memory.
+/// An incomplete frame of up to this size is not charged to the pool.
 const FEW_BYTES: usize = 1 << 10;
 /// Maximum number of free buffers of a thread.
 const FREE_MAX: usize = 16;

@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::progress::Progress;
 
-/// Stands for an idle timeout of 0, which means that there is none.
+/// Replaces an idle timeout of 0, which means that there is no timeout.
 pub(crate) const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The reason why a connection ends, unless the peer ends it.

@@ -30,8 +30,8 @@ const START_BYTES: usize = 64 << 10;
 /// How long a connection that holds memory waits for more memory. After that it is closed, because connections that hold memory
 /// could otherwise wait for each other.
 const MEMORY_WAIT: Duration = Duration::from_secs(30);
-/// A batch is sent once the answers to its calls have this many bytes. Otherwise a peer could make them arbitrarily large with
-/// many tiny calls.
+/// A batch is sent once the answers to its calls have this many bytes. Without this limit, a peer could make the answers
+/// arbitrarily large with many tiny calls.
 const ANSWERS_BYTES_MAX: usize = 64 << 10;
 
 /// A batch that is being filled, and the answers to its calls.

@@ -3,9 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Calls are answered in order: each with OK once all its events are kept (durable channel) or settled (memory channel). A call
-//! that cannot be decoded, or that is cut off by the end of the connection, leaves no records. While the next channel is full,
-//! nothing is read. The protocol is in `wire::avro::rpc`, listening and TLS are in `net`.
+//! Calls are answered in order. A call is answered with OK once all its events are kept (durable channel) or settled (memory
+//! channel). A call that cannot be decoded, or that is cut off by the end of the connection, leaves no records. While the next
+//! channel is full, nothing is read. The protocol is in `wire::avro::rpc`, listening and TLS are in `net`.
 
 mod compressed;
 mod connection;

@@ -33,7 +33,7 @@ impl Acks {
         }
     }
 
-    /// Notes a frame. `chunk` is the id that its sender adds if it waits for an ack.
+    /// Notes a frame. `chunk` is the chunk id, which a sender adds to a frame if it waits for an ack.
     pub(super) fn note(&mut self, chunk: Option<&[u8]>) {
         self.asked |= chunk.is_some();
         if chunk.is_some() && !self.identified {

@@ -3,7 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> send -> keep`
 //!
-//! Reading continues while acks are outstanding, up to a limit. It stops while the outlet is full; acks are still written then.
+//! Reading continues while acks are outstanding, up to a limit. Reading stops while the outlet is full, but acks are still
+//! written.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -31,7 +32,8 @@ use crate::connection::{self, STASH_BYTES};
 /// How long a connection that ends waits for the peer to close its side. If this side closed the socket while bytes are unread,
 /// acks in flight would be discarded.
 const LINGER: Duration = Duration::from_millis(500);
-/// A JSON frame of up to this size is converted without memory of the pool: it becomes no longer than the read buffer.
+/// A JSON frame of up to this size is converted without memory of the pool, because the converted frame is no longer than the
+/// read buffer.
 const JSON_BYTES: usize = 16 << 10;
 
 /// Serves one connection to its end.

@@ -13,8 +13,8 @@ use millstream_wire::{
 use super::{end::End, outgoing::Outgoing};
 use crate::connection::patiently;
 
-/// The largest growth factor that is believed when a compressed payload states its decompressed size; logs grow about tenfold.
-/// If the content turns out to be larger, more memory is reserved step by step.
+/// Maximum growth factor for the first buffer, even if a compressed payload states a larger decompressed size. Logs grow about
+/// tenfold. If the content turns out to be larger than the buffer, more memory is reserved step by step.
 const INFLATE_FACTOR_MAX: usize = 32;
 /// The assumed growth factor of a payload that does not state its decompressed size.
 pub(super) const INFLATE_FACTOR: usize = 4;

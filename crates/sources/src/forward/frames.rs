@@ -20,7 +20,7 @@ use super::{
     poison::Key,
 };
 
-/// The most bytes by which a message grows when its nil time is replaced and an array marker is added.
+/// Maximum number of bytes by which a message grows when its nil time is replaced and an array marker is added.
 const TIME_BYTES: usize = 16;
 
 /// Up to this many bad values of a payload are rejected one by one. If there are more, all of them become one record, because
@@ -120,7 +120,7 @@ async fn message(
     Ok(())
 }
 
-/// Handles a frame that cannot be gathered: it is compressed, has faults, or has its own values.
+/// Handles a frame that cannot be gathered, because it is compressed, has faults, or has the option `millstream`.
 async fn alone(
     out: &mut Outgoing,
     frame: &Frame<'_>,
@@ -275,8 +275,8 @@ async fn broken(
     Ok(())
 }
 
-/// Whether to refuse the payload this time: to close the connection, so that the sender sends the payload again. A payload without
-/// an id is never refused, because its sender would not send it again.
+/// Whether to refuse the payload this time. A refusal closes the connection, so that the sender resends the payload. A payload
+/// without an id is never refused, because its sender would not resend it.
 fn refuses(out: &Outgoing, body: &[u8], options: &Options<'_>) -> bool {
     options.chunk.is_some_and(|id| {
         out.service.poison.refuses(Key {

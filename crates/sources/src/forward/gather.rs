@@ -21,14 +21,14 @@ const IDS_BYTES_MAX: usize = 64 << 10;
 #[derive(Default)]
 pub(super) struct Gather {
     batch: Option<Gathered>,
-    /// The bytes of the last [`Gather::set_head`]: a message of the batch began with them. Empty: none are noted.
+    /// The first bytes of a message of the batch, as the last [`Gather::set_head`] noted them. Empty if none are noted.
     head: Vec<u8>,
 }
 
 struct Gathered {
     tag: Tag,
     encoding: Encoding,
-    /// Whether no record has metadata in addition to its time.
+    /// `true` if no record has metadata other than its time.
     plain: bool,
     body: Buffer,
     count: u32,

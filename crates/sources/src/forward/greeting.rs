@@ -18,8 +18,8 @@ use super::{auth::Auth, end::End, service::Service};
 
 /// The size of nonce and salt in bytes, as in Fluentd.
 const NONCE_BYTES: usize = 16;
-/// The most bytes that a peer may send before it is authenticated, including bytes that it sends right after its PING. The PINGs
-/// of known senders have about 400 bytes.
+/// Maximum number of bytes that a peer may send before it is authenticated, including bytes that it sends right after its PING.
+/// The PINGs of known senders have about 400 bytes.
 const PING_BYTES_MAX: usize = 16 << 10;
 
 /// The reasons for refusing a peer, in Fluentd's words.

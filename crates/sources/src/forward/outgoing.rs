@@ -25,8 +25,8 @@ pub(super) const YIELD_BYTES: usize = 64 << 10;
 /// The memory of the pool that a connection holds while it handles a frame.
 pub(super) enum Holds {
     Nothing,
-    /// The read buffer, which was grown. The connection waits for more memory only for a limited time, because others may wait for
-    /// this buffer.
+    /// The read buffer, which was grown. The connection waits for more memory only for a limited time, because other connections may
+    /// wait for the memory of this buffer.
     Buffer,
     /// Memory under a claim that covers everything the frame needs, so the connection can wait for the rest without a limit.
     Claimed(Claim),
@@ -237,14 +237,14 @@ impl Outgoing {
         self.acks.answer(vec![receipt], chunk).await;
     }
 
-    /// Returns a buffer for a frame that already holds memory, beyond what `claim` covers. Waits only for a limited time. Fails if, with
-    /// this buffer taken, other messages could not be completed.
+    /// Returns a buffer for a frame that already holds memory. The buffer may be larger than the rest of `claim`. Waits only for a
+    /// limited time. Fails after that time, or if the pool keeps the memory to complete other messages (see [`Claim::extend`]).
     pub(super) async fn memory(&self, bytes: usize, claim: &Claim) -> Result<Buffer, End> {
         let buffer = patiently(claim.reserve_more(bytes)).await.flatten();
         buffer.ok_or(End::NoMemory)
     }
 
-    /// The tag of a batch whose sender gave it the tag `sent`. Bytes that are not UTF-8 are replaced.
+    /// Returns the tag of a batch that was received with the tag `sent`. Bytes that are not UTF-8 are replaced.
     pub(super) fn tag(&mut self, sent: &[u8]) -> Tag {
         self.set_tag(sent);
         self.tag.clone()

@@ -2,11 +2,13 @@
 //! damaged in transit. After that, its good records are kept and the rest is rejected.
 //!
 //! A sender that waits for an ack resends a damaged chunk again and again, on any connection. Attempts are therefore counted by a
-//! key (the chunk's id, length and checksum) over all connections. Of a refused chunk, only the key and this number are stored.
+//! key (the chunk's id, length and checksum) over all connections. Only the key and the number of attempts of a refused chunk are
+//! stored.
 
 use std::sync::{Mutex, PoisonError};
 
-/// The most chunks that are remembered. The chunk that was seen least recently is forgotten first, so it gets more attempts.
+/// Maximum number of chunks that are remembered. The chunk that was seen least recently is forgotten first. If it arrives again,
+/// its attempts are counted from 0.
 const REMEMBERED_MAX: usize = 256;
 
 /// Counts the attempts of chunks that cannot be decoded.

@@ -7,7 +7,7 @@ use memchr::{memchr, memrchr};
 
 use super::plain::piece;
 
-/// The most bytes that [`Charset::cut`] searches backwards for a byte that is a whole character.
+/// Maximum number of bytes in which [`Charset::cut`] searches backwards for a byte that is a whole character.
 const CUT_BYTES: usize = 64;
 /// In all multi-byte encodings except UTF-16, a byte below this is always a whole character.
 const FIRST_TRAIL: u8 = 0x30;
@@ -41,7 +41,7 @@ impl Charset {
         self.0 == UTF_16LE || self.0 == UTF_16BE
     }
 
-    /// The number of bytes into which text is divided: every offset between two characters is a multiple of it.
+    /// The size of a code unit in bytes. Every offset between two characters is a multiple of this size.
     pub(super) fn unit(self) -> usize {
         if self.is_utf16() { 2 } else { 1 }
     }
@@ -65,7 +65,7 @@ impl Charset {
         Some((at * 2, at * 2 + 2))
     }
 
-    /// The offset after the last newline of `text`, which begins between two characters. None if there is no newline.
+    /// The offset after the last newline of `text`. None if there is no newline. `text` must begin between two characters.
     pub(super) fn last_line(self, text: &[u8]) -> Option<usize> {
         if !self.is_utf16() {
             return memrchr(b'\n', text).map(|end| end + 1);
@@ -76,7 +76,9 @@ impl Charset {
         Some(at * 2 + 2)
     }
 
-    /// The largest length up to `bytes` at which `text` can be cut between two characters.
+    /// Returns a length up to `bytes` at which to cut `text`. Cuts UTF-8 between two characters, and UTF-16 between two code units.
+    /// Cuts any other encoding after the last byte below [`FIRST_TRAIL`] among the last [`CUT_BYTES`] bytes, or at `bytes` if there
+    /// is no such byte.
     pub(super) fn cut(self, text: &[u8], bytes: usize) -> usize {
         let bytes = bytes.min(text.len());
         let head = &text[..bytes];

@@ -20,7 +20,7 @@ use super::{
     options::{Framing, TooLong},
 };
 
-/// The bytes of a call that are reserved, in addition to a record, for the prefixes of its lines and the start of the next record.
+/// The part of [`Framer::window`] that is reserved for the prefixes of a record's lines and for the start of the next record.
 const WINDOW_SPARE: usize = 64 << 10;
 /// A partial record of a container is taken as complete if nothing was written for this long.
 const CRI_WAIT: Duration = Duration::from_secs(5);
@@ -120,7 +120,7 @@ impl Framer {
         self.wait
     }
 
-    /// The most bytes of text to pass in one call.
+    /// Maximum number of bytes of text to pass in one call.
     pub(crate) fn window(&self) -> usize {
         let line_max = self.assembler.line_max();
         line_max.saturating_mul(2).saturating_add(WINDOW_SPARE)
@@ -131,7 +131,7 @@ impl Framer {
         self.charset.newline(text).is_some()
     }
 
-    /// The number of bytes of which every offset between two characters is a multiple.
+    /// The size of a code unit in bytes. Every offset between two characters is a multiple of this size.
     pub(crate) fn unit(&self) -> usize {
         self.charset.unit()
     }

@@ -17,7 +17,8 @@ pub(crate) enum Scanned {
 pub(crate) fn scan(text: &[u8], line_max: usize) -> Scanned {
     let mut end = 0;
     while text.len() - end > line_max {
-        // No line that ends within the next `line_max + 1` bytes is too long, so only the last newline among them is searched.
+        // Every line that ends within the next `line_max + 1` bytes is short enough, so only the last newline in these bytes is
+        // searched.
         match lines::cut(&text[end..], line_max.saturating_add(1)) {
             0 if end == 0 => return Scanned::TooLong,
             // The next line is too long. The next scan begins with it.
@@ -31,8 +32,8 @@ pub(crate) fn scan(text: &[u8], line_max: usize) -> Scanned {
     }
 }
 
-/// The size of the first piece of `text`, which has more than `line_max` bytes. It is `line_max`, or up to three bytes less so
-/// that no UTF-8 character is cut.
+/// Returns the size of the first piece of `text`. `text` must have more than `line_max` bytes. The size is `line_max`, or up to
+/// three bytes less so that no UTF-8 character is cut.
 pub(crate) fn piece(text: &[u8], line_max: usize) -> usize {
     let starts = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     let near = (line_max.saturating_sub(3).max(1)..=line_max).rev();

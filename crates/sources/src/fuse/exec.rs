@@ -1,9 +1,9 @@
 //! Commands that get a copy of the records on their standard input.
 //!
 //! A write to a pipe can block, so each command has a thread that writes to its standard input, and a short queue in front of the
-//! thread. If a command is so slow that its queue is full, the writes whose records are copied to it wait. A command that has
-//! ended is restarted after a delay (the back-off). Until then its copies are dropped and counted; the delivery of the records to
-//! the next channels does not depend on the command.
+//! thread. While the queue of a slow command is full, writes wait if their records are copied to this command. A command that has
+//! ended is restarted after a delay (the back-off). Until the restart, its copies are dropped and counted. The delivery of the
+//! records to the next channels does not depend on the command.
 
 use std::{
     collections::HashMap,
@@ -29,10 +29,10 @@ const QUEUE: usize = 4;
 /// The back-off before the first restart of a command that has ended. Each further back-off is twice
 /// as long.
 const BACK_OFF_MIN: Duration = Duration::from_millis(500);
-/// The longest back-off. After a command has run for longer than this, its back-off starts at the shortest again.
+/// The longest back-off. After a command has run for longer than this, its next back-off is [`BACK_OFF_MIN`].
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 
-/// The commands, by their words: the program and its arguments.
+/// The queues of the commands. The key is the words of a command: the program and its arguments.
 pub(super) struct Commands {
     queues: Mutex<HashMap<Vec<String>, Queue>>,
     reporter: Reporter,
@@ -127,7 +127,8 @@ impl Feed {
         }
     }
 
-    /// Runs the command once, until the queue is closed. Returns an error with the reason if the command ends before that.
+    /// Runs the command once, until the queue is closed. Returns an error with the reason if the command cannot be started or
+    /// ends earlier.
     fn feed(&mut self) -> Result<(), String> {
         let (program, arguments) = self.words.split_first().ok_or("has no name")?;
         let mut child = Command::new(program)

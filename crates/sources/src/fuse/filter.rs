@@ -23,9 +23,9 @@ enum Part {
 /// The result of filtering lines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Filtered {
-    /// The lines that are left, rewritten.
+    /// The lines that passed the filter, after rewriting.
     pub text: Vec<u8>,
-    /// The number of lines that are left.
+    /// The number of lines that passed the filter.
     pub left: u32,
     /// The number of lines that were dropped.
     pub dropped: u32,
@@ -99,7 +99,8 @@ impl Filter {
     }
 }
 
-/// Rewrites one line after another. Reuses the memory for the offsets of capture groups, and for the line after each replacement.
+/// Rewrites lines, one after the other. All lines share the memory for the offsets of capture groups and for intermediate
+/// results.
 struct Work<'a> {
     rewrite: Vec<(&'a Regex, &'a [Part], CaptureLocations)>,
     line: Vec<u8>,

@@ -40,8 +40,8 @@ const POLL: Duration = Duration::from_millis(200);
 /// The interval between two searches for new files while no file is followed. A program whose working directory is below the
 /// mount can still create files there.
 const POLL_FOR_NEW: Duration = Duration::from_secs(5);
-/// The suffix of the name of a file that is about to be removed. The number of the file's inode follows, which makes the name
-/// unique: after a crash, an older file that had the same name may still be there.
+/// The suffix of the name of a file that is about to be removed. The inode number of the file follows it. The number makes the name
+/// unique: after a crash, an older file with the same original name may still wait for its removal.
 const TAKEN: &[u8] = b".millstream-taken";
 
 /// Device and inode of a file.
@@ -50,7 +50,7 @@ type Key = (u64, u64);
 /// A file in the directory below the mount.
 struct Followed {
     path: PathBuf,
-    /// The path, relative to the mount point, at which programs have written the file.
+    /// The path of the file relative to the mount point, as the programs that wrote the file know it.
     name: String,
     file: fs::File,
     /// The identity of the file in origins. `None` with a memory channel, which needs no origins. Also `None` if the file system
@@ -60,8 +60,9 @@ struct Followed {
     read: u64,
     /// The offset up to which the file was sent as records.
     sent: u64,
-    /// The offsets up to which the downstream channels had kept the file when it was opened. A batch must end at each of them: a
-    /// channel could not recognize the records before its offset in a batch that holds records after it, too.
+    /// The offsets up to which the downstream channels had kept the file when it was opened. A batch must end at each of these
+    /// offsets. If a batch held records on both sides of a channel's offset, the channel could not tell which of the records it has
+    /// already kept.
     marks: Vec<u64>,
     open: OpenFile,
 }
@@ -75,7 +76,7 @@ enum Step {
     Done,
 }
 
-/// Follows the files below the mount until `stop`. With `once`, returns after sending what the files hold now.
+/// Follows the files below the mount until `stop`. With `once`, returns after sending the current content of the files.
 pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop, once: bool) {
     let reporter = &shipper.context.reporter;
     let mut followed: HashMap<Key, Followed> = HashMap::new();
@@ -86,7 +87,8 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
             let text = format_args!("cannot read the directory below the mount: {error}");
             reporter.error("below", text);
         }
-        // Asked for again in each scan, because a file that failed is opened again, and the channel has kept more of it since then.
+        // The offsets are read anew in each scan: a file that failed is opened again, and the channel may have kept more of it
+        // since the last scan.
         let origins = LazyCell::new(|| {
             let origins = shipper.context.outlet.file_origins();
             HashMap::<_, _>::from_iter(origins.unwrap_or_default())
@@ -114,8 +116,8 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
                 Err(error) => {
                     let text = format_args!("{} below the mount: {error}", file.path.display());
                     reporter.error("below", text);
-                    // The next scan opens the file again: at the offset up to which a durable channel has kept it, or else at
-                    // its start.
+                    // The next scan opens the file again. Reading then continues at the offset up to which a durable channel has
+                    // kept the file. If there is no such offset, it begins at the start of the file.
                     done.push(*key);
                 }
             }
@@ -191,7 +193,7 @@ impl Followed {
         Ok(Some((key, file)))
     }
 
-    /// Sends the data that the file has now. Removes the file if no process writes to it any more.
+    /// Sends the data that the file has now. Then removes the file if no process has it open for writing.
     async fn step(&mut self, below: &Below, shipper: &Shipper, stop: &Stop) -> io::Result<Step> {
         self.send_new(shipper, stop).await?;
         let quiet = self.open.stream()?.quiet()?;
@@ -260,7 +262,7 @@ impl Followed {
             if mark == Some(self.read) {
                 let rest = self.open.stream()?.finish()?;
                 self.send(rest).await?;
-                // The rule may have dropped all records before the mark, so that no batch ended there.
+                // If the rule dropped all records before the mark, no batch ended at the mark, and `sent` is still lower.
                 self.sent = self.read;
             }
         }
@@ -278,7 +280,7 @@ impl Followed {
         (self.read, self.sent) = (0, 0);
         self.marks.clear();
         if self.id.is_some() {
-            // A durable channel takes the offset of an empty batch, even if it is lower than its own.
+            // An empty batch sets the offset that a durable channel has for the file, even if the new offset is lower.
             let empty = self.open.stream()?.empty()?;
             self.send(empty).await?;
         }

@@ -16,13 +16,14 @@ use crate::flight::Flight;
 #[derive(Default)]
 pub(super) struct InFlight {
     flight: Mutex<Flight<()>>,
-    /// Whether the file was synced at least once. Such a file will probably be synced again, so sinks are asked to settle its
-    /// batches early.
+    /// Whether the file was synced at least once. Such a file will probably be synced again, so its batches request that sinks
+    /// settle them early.
     synced: AtomicBool,
 }
 
 impl InFlight {
-    /// Sends a batch once the channel has space for it. Then calls `sent`, before another batch is sent or a sync begins.
+    /// Sends a batch once the channel has space for it, and then calls `sent`. Holds the lock during both, so no other batch is
+    /// sent and no sync begins in between.
     pub(super) async fn send(
         &self,
         shipper: &Shipper,
@@ -45,8 +46,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Waits until every batch is settled, then calls `settled` before the next batch is sent. Returns EIO if a batch was dropped
-    /// since the last sync.
+    /// Waits until every batch is settled, and then calls `settled`. No other batch is sent in between. Returns EIO if a batch
+    /// was dropped since the last sync.
     pub(super) async fn sync<T>(
         &self,
         shipper: &Shipper,

@@ -5,17 +5,17 @@
 //!
 //! - Serving: `mount.rs` mounts, `run.rs` starts and stops. On each data thread, `session.rs` reads requests and answers them:
 //!   `namespace.rs` handles requests about names, `mounted.rs` handles requests about open files.
-//! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs the bytes of one. `stream.rs` turns the bytes of
-//!   a write into a parcel: a batch, and the unfinished bytes after its records (`parcel.rs`). For this, `cutter/` cuts the bytes
-//!   into records, `batcher.rs` makes the batch, and `writers.rs` supplies the values of the batch. `in_flight.rs` tracks the
-//!   batches that were sent to a memory channel and are not settled yet.
+//! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs the bytes of one file. `stream.rs` turns the
+//!   bytes of a write into a parcel: a batch, and the unfinished bytes after its records (`parcel.rs`). For this, `cutter/` cuts
+//!   the bytes into records, `batcher.rs` makes the batch, and `writers.rs` supplies the values of the batch. `in_flight.rs`
+//!   tracks the batches that were sent to a memory channel and are not settled yet.
 //! - Unfinished lines, which have no newline yet: `unfinished.rs` tracks them in memory, `journal/` stores them on the disk. If
 //!   lines are joined into records, `quiet.rs` sends the last record after a pause.
 //! - Names: `tree/` holds the names of the mount in memory. `below.rs` accesses the plain directory below the mount, that is, the
 //!   directory that the mount hides. `follow.rs` ships the files in that directory.
 //! - Rules: `config.rs`, `rules.rs`, `filter.rs`. Copies of records: `tee.rs` writes them to a file, `exec.rs` to a command.
 //!
-//! If the source sends to a durable channel, the bytes of a `write` are kept when it returns, and durable when `fsync` returns. A
+//! If the source sends to a durable channel, written bytes are kept when `write` returns, and durable when `fsync` returns. A
 //! `write` whose bytes cannot be accepted returns an error.
 
 mod batcher;

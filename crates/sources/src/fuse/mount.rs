@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::{below::Below, config::Options};
 
-/// A process that dies can leave its mount behind, and several such mounts can be stacked on one directory. At most this many are
-/// removed.
+/// A process that dies can leave its mount behind, and several such mounts can be stacked on one directory. This is the maximum
+/// number of such mounts that are removed.
 const STALE_MAX: usize = 8;
 
 /// Mounts the directory. First opens the plain directory, which the mount then hides.

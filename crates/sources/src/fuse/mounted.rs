@@ -24,7 +24,7 @@ use super::{
     waiting::Waiting,
 };
 
-/// `open(2)`: the bits that select reading, writing or both.
+/// The bits of the flags of `open(2)` that select reading, writing or both.
 const ACCESS_MODE: u32 = 3;
 const TRUNCATE: u32 = 0o1_000;
 /// O_DSYNC, which O_SYNC includes: each write returns once its bytes are durable.
@@ -69,9 +69,9 @@ pub(super) struct BegunWrite {
 enum Stage {
     /// The records are cut. Holds the file's [`Turn`], if the file needs one.
     Cut(Parcel, Option<Turn>),
-    /// Another task has the file's turn, so the write waits. Holds the whole request.
+    /// Another task has the file's turn, so the write must wait for it. Holds the whole request.
     Queued(Buffer),
-    /// The write is a part of a copy within the mount, whose bytes were already shipped.
+    /// The write is a part of a copy of another file in the mount. Its bytes were already shipped from that file.
     Copy,
 }
 
@@ -138,8 +138,8 @@ impl Mounted {
         Ok(BegunWrite { file, write, stage })
     }
 
-    /// The second part of a WRITE request: sends the records. Returns the number of bytes that were accepted. Cancelling a write
-    /// that waits discards no bytes of other writes.
+    /// The second part of a WRITE request: sends the records. Returns the number of bytes that were accepted. A write that is
+    /// cancelled while it waits does not discard bytes of other writes.
     pub(super) async fn finish_write(&self, begun: BegunWrite) -> Result<u32, Errno> {
         let BegunWrite { file, write, stage } = begun;
         let when_full = self.shipper.options.when_full;

@@ -17,8 +17,8 @@ use super::{
     tree::{DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Tree, Who},
 };
 
-/// How long the kernel may cache an answer, in seconds. All changes to the tree are requested by the kernel, with one exception:
-/// the tree forgets old files when it has too many. Only then can the kernel's cache be stale.
+/// How long the kernel may cache an answer, in seconds. The kernel requests all changes to the tree, with one exception: the tree
+/// forgets old files when it has too many. Only after that can the kernel's cache be stale.
 pub(super) const VALID_SECONDS: u64 = 1;
 /// The largest write that the kernel may send, in bytes. The kernel's own limit is 256 pages.
 pub(super) const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -74,8 +74,8 @@ impl Namespace {
         }
     }
 
-    /// The answer to a request that needs no open file: about names, attributes or the file system, to a read, and to INIT. ENOSYS for
-    /// requests that are not handled here.
+    /// The answer to INIT, to a read, or to a request about names, attributes or the file system. None of these needs an open file.
+    /// The answer to any other request is ENOSYS.
     pub(super) fn answer(&self, header: Header, operation: Operation<'_>) -> Body {
         let node = header.node;
         match operation {
@@ -150,8 +150,8 @@ impl Namespace {
         attributes(shown)
     }
 
-    /// Repeats the creation of a directory in the plain directory below the mount, for programs that write there while nothing is
-    /// mounted.
+    /// Called after a directory was made in the mount. Makes the same directory in the plain directory below the mount, for
+    /// programs that write there while nothing is mounted.
     fn directory_made(&self, node: u64) {
         let path = self.tree().path(node);
         if let Some(path) = path {

@@ -4,9 +4,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! With a durable channel, a `write` is answered when its whole lines are kept and its unfinished line is in the journal: both
-//! survive SIGKILL, and `fsync` syncs the channel and the journal. With a memory channel, a `write` is answered when the channel
-//! has space for it, and `fsync` waits until the sinks have settled everything.
+//! With a durable channel, a `write` is answered when the channel has kept the whole lines of the write, and the journal holds the
+//! unfinished line. Both survive SIGKILL. `fsync` syncs the channel and the journal. With a memory channel, a `write` is answered
+//! when the channel has space for it, and `fsync` waits until the sinks have settled everything.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +23,7 @@ use super::{
 /// The exclusive right to change the unfinished bytes of an open file whose lines are joined.
 pub(super) type Turn = OwnedMutexGuard<()>;
 
-/// An open file: begins with one `open`, and ends when the last copy of its handle is closed.
+/// An open file. It begins with one `open`, and ends when the last copy of its handle is closed.
 pub(super) struct OpenFile {
     node: u64,
     shipper: Arc<Shipper>,
@@ -36,8 +36,8 @@ struct Writing {
     stream: Mutex<Stream>,
     rule: Arc<Rule>,
     tee: Option<Arc<Tee>>,
-    /// Hands out the [`Turn`]. `None` if lines are not joined: only writes then change the unfinished bytes, and the kernel sends
-    /// one write to a file at a time. Joined lines need turns, because `quiet.rs` also sends them between writes.
+    /// Hands out the [`Turn`]. `None` if lines are not joined. Unfinished bytes of such a file change only in writes, and the
+    /// kernel sends one write to a file at a time. Joined lines need turns, because `quiet.rs` also sends them between writes.
     turns: Option<Arc<tokio::sync::Mutex<()>>>,
     /// With a memory channel: the batches that were sent and are not settled.
     in_flight: InFlight,
@@ -123,10 +123,10 @@ impl OpenFile {
         self.writing.as_ref().ok_or(Errno::BADF)
     }
 
-    /// Sends a parcel: a batch, and the unfinished bytes after its records. Returns once the write that the parcel was made from
-    /// can be acknowledged, with the number of bytes to acknowledge. Any data thread may read a write from the device. All
-    /// batches of a file still go into the same lane (a parallel task of a sink behind a memory channel), so that their order is
-    /// kept.
+    /// Sends a parcel: a batch, and the unfinished bytes after its records. Returns once the write from which the parcel was made
+    /// can be acknowledged. The result is the number of bytes to acknowledge. Different data threads may read the writes to one
+    /// file from the device. All batches of the file still go into the same lane (a parallel task of a sink behind a memory
+    /// channel), so that their order is kept.
     pub(super) async fn send(&self, parcel: Parcel, when_full: WhenFull) -> Result<usize, Errno> {
         let writing = self.writing()?;
         let lanes = self.shipper.context.threads.count() as u64;

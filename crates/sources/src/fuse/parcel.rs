@@ -1,4 +1,5 @@
-//! A parcel: the result of one write, of a pause (if lines are joined), or of the end of a file, ready to be sent.
+//! A parcel: records and unfinished bytes that are ready to be sent. A write, the end of a file, or (if lines are joined) a pause
+//! results in a parcel.
 
 use millstream_record::Batch;
 
@@ -11,10 +12,11 @@ pub(super) struct Parcel {
     pub batch: Option<Batch>,
     /// Pieces of records that were too long, for the port `NAME.rejected`.
     pub rejected: Option<Batch>,
-    /// The generation whose bytes this parcel takes: the unfinished bytes that the journal stored since the last parcel that took
-    /// some (`journal/`). `None` if the parcel takes no unfinished bytes, or if none of the file were ever stored in the journal.
+    /// The generation (`journal/`) whose unfinished bytes this parcel takes. `None` if the parcel takes no unfinished bytes, or
+    /// if the journal never stored unfinished bytes of this file.
     pub leaves: Option<Place>,
-    /// The number of unfinished bytes of earlier writes that stay unfinished. They are the last of the earlier unfinished bytes.
+    /// The number of unfinished bytes of earlier writes that stay unfinished. They are the last ones; the bytes before them leave
+    /// with this parcel.
     pub stay: usize,
     /// The last bytes of the write, which are unfinished.
     pub unfinished: Vec<u8>,

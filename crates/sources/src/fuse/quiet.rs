@@ -17,14 +17,15 @@ use super::{
     config::WhenFull, open_file::OpenFile, open_files::OpenFiles, parcel::Parcel, shipper::Shipper,
 };
 
-/// The number of checks per `wait`. A record is sent late by at most the time between two checks, a quarter of `wait`.
+/// The number of checks per `wait`, if the interval between two checks is within its limits. A record is sent late by at most one
+/// interval.
 const CHECKS: u32 = 4;
 /// The shortest and the longest interval between two checks.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Sends complete records until the future is dropped. Never returns; if no rule joins lines, only waits. Each spawned task holds
-/// a clone of `busy`, so that a stop waits for the task.
+/// Sends complete records until the future is dropped. The future never completes. If no rule joins lines, it does nothing. Each
+/// spawned task holds a clone of `busy`, so that a stop waits for the task.
 pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: &mpsc::Sender<()>) {
     let rules = shipper.options.rules.all();
     let Some(wait) = rules.filter_map(|rule| rule.boundaries.wait()).min() else {
@@ -49,8 +50,8 @@ pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: 
     }
 }
 
-/// The parcel with the record of an open file that has become complete, because nothing was written for `wait`. `None` if there
-/// is no such record.
+/// The parcel with the last record of an open file, which is complete because nothing was written for `wait`. `None` if there is
+/// no such record.
 fn complete(file: &OpenFile) -> Option<Parcel> {
     let mut stream = file.stream().ok()?;
     stream.quiet().unwrap_or_else(|_| {
@@ -61,7 +62,7 @@ fn complete(file: &OpenFile) -> Option<Parcel> {
 }
 
 async fn send(shipper: &Shipper, file: &OpenFile, parcel: Parcel) {
-    // The time limit is that of writes, because a write that waits for this record must be able to fail in time.
+    // The time limit of writes applies here, too: a write that waits for this record must be able to fail in time.
     let when_full = shipper.options.when_full;
     let Err(error) = file.send(parcel, when_full).await else {
         return;

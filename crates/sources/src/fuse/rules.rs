@@ -61,11 +61,11 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The rule of a file: the first rule that matches its path, with one exception. Log rotation, which renames a file, must not
-    /// make the source ship records that the rule of the file drops, or records without the changes of that rule. So a file whose
-    /// path is an original path with a suffix (`app.log.1` for `app.log`) follows the rule of the original path if that rule drops
-    /// or changes records. The exception does not apply if the first rule that matches the path with the suffix does not match the
-    /// original path.
+    /// The rule of a file: the first rule that matches its path, with one exception. If log rotation renames a file, the records
+    /// that are then written under the new name must not escape the filters of the original rule. So a file whose path is an
+    /// original path with a suffix (`app.log.1` for `app.log`) follows the rule of the original path if that rule drops or changes
+    /// records. The exception does not apply if the first rule that matches the path with the suffix does not match the original
+    /// path, because that rule is meant for the new name.
     pub(super) fn of(&self, path: &str) -> Arc<Rule> {
         let named = self.first(path);
         for original in originals(path) {

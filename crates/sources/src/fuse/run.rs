@@ -118,8 +118,8 @@ async fn send_left(shipper: &Arc<Shipper>, left: Vec<Left>) {
     }
 }
 
-/// The tree at the start: it has the same directories as the plain directory below the mount. Directories that the rules name are
-/// created there first.
+/// The tree at the start: it has the same directories as the plain directory below the mount. Before the plain directory is read,
+/// the directories that the rules name are created in it.
 fn tree(options: &Options, below: &Below) -> io::Result<Tree> {
     let root = below.metadata()?;
     let who = Who {

@@ -34,7 +34,8 @@ use super::{
 /// The size of a buffer, in bytes.
 const REQUEST_BYTES: usize = HEADROOM + WRITE_DATA_AT + WRITE_BYTES_MAX as usize;
 
-/// The session wakes when a request is readable, or when the mount has ended, which is reported as an error.
+/// The session wakes when a request is readable, or when the mount has ended. The kernel reports the end of the mount as an
+/// error.
 const WAKES: Interest = Interest::READABLE.add(Interest::ERROR);
 
 /// Answers one request. A `Reply` that is dropped before it has answered sends EIO, so that a bug or a panic never leaves a
@@ -125,7 +126,8 @@ async fn read(
     buffer: &mut Option<Buffer>,
 ) -> io::Result<bool> {
     if buffer.is_none() {
-        // While the pool has no free memory, nothing is read. Writers wait in the kernel, where any signal interrupts them.
+        // While the pool has no free memory, no request is read. Writers then wait in the kernel, where any signal interrupts
+        // them.
         *buffer = Some(mounted.shipper.context.pool.reserve(REQUEST_BYTES).await);
     }
     let Some(buffer) = buffer else {

@@ -119,8 +119,8 @@ impl Shipper {
         self.in_time(outlet.send(batch, true), when_full).await
     }
 
-    /// Waits until a batch is kept. Returns EIO if it was not kept. With `when_full: fail`, returns ENOSPC once a channel is
-    /// full, at the earliest after [`FAIL_AFTER`]; the batch may still be kept later.
+    /// Waits until a batch is kept. Returns EIO if it was not kept. With `when_full: fail`, returns ENOSPC as soon as a channel is
+    /// full, but not before [`FAIL_AFTER`] has passed. The batch may then still be kept later.
     pub(super) async fn kept(
         &self,
         outlet: &Outlet,
@@ -159,7 +159,7 @@ impl Shipper {
         Some(Arc::new(Tee::new(PathBuf::from(copy))))
     }
 
-    /// Copies a batch to the rule's file and command. A failure is counted and logged, and is no error for the writer.
+    /// Copies a batch to the rule's file and command. A failure is counted and logged. The writer gets no error.
     pub(super) async fn copy(&self, tee: Option<Arc<Tee>>, rule: &Rule, batch: Batch) {
         if let Some(tee) = tee {
             let body = batch.clone();

@@ -121,8 +121,8 @@ impl Stream {
         self.parcel_of_tail(self.cutter.cut_end())
     }
 
-    /// Makes a parcel of the joined lines if nothing was written for the rule's `wait`. Returns `None` before that, or if there
-    /// is nothing to send.
+    /// Makes a parcel of the joined lines if nothing was written for the rule's `wait`. Returns `None` if something was written
+    /// within this time, or if there is nothing to send.
     pub(super) fn quiet(&mut self) -> Result<Option<Parcel>, Errno> {
         let waited = self.rule.boundaries.wait().zip(self.last_write);
         if waited.is_none_or(|(wait, written)| written.elapsed() < wait) {
@@ -136,7 +136,7 @@ impl Stream {
         self.parcel_of_tail(cuttings).map(Some)
     }
 
-    /// Makes a parcel with an empty batch, which needs no unfinished bytes and only carries an origin.
+    /// Makes a parcel with an empty batch, whose only purpose is to carry an origin.
     pub(super) fn empty(&mut self) -> Result<Parcel, Errno> {
         let batch = self.batcher.empty(self.writers.last());
         let parcel = self.parcel_of_tail(Cuttings::none(Mode::default()))?;

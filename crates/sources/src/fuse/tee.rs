@@ -13,7 +13,8 @@ use jiff::tz::TimeZone;
 use millstream_record::{Batch, Encoding};
 use millstream_wire::format::{Format, Options};
 
-/// A file that gets copies. After log rotation has moved it away, the path is opened again; a file is created if none is there.
+/// A file that gets copies. After log rotation has moved the file away, the path is opened again. If there is no file at the
+/// path, one is created.
 #[derive(Debug)]
 pub(super) struct Tee {
     path: PathBuf,

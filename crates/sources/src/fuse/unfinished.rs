@@ -5,8 +5,8 @@
 //!
 //! The bytes themselves are in the cutters of the streams. This module limits the memory that the unfinished bytes of all files
 //! take together. It also tracks which unfinished bytes are in the journal, from which they are recovered after a crash. With a
-//! durable channel, a crash then loses no bytes that a `write` has acknowledged. In the journal, each open file has a slot; a
-//! generation is the bytes of a slot that are unfinished between two batches (`journal/`).
+//! durable channel, a crash then loses no bytes that a `write` has acknowledged. In the journal, each open file has a slot. The
+//! bytes of a slot that are unfinished between two batches form a generation (`journal/`).
 
 use std::{
     io,
@@ -25,7 +25,8 @@ use super::journal::{Identity, Journal};
 
 /// All unfinished lines together may take `memory_max` divided by this number.
 const MEMORY_PART: usize = 8;
-/// An unfinished line up to this size, in bytes, is always accepted. A larger one counts against the limit on all of them.
+/// An unfinished line up to this size, in bytes, is always accepted. A line may grow beyond this size only if all unfinished
+/// lines together stay within their limit.
 const FREE_BYTES: usize = 4 << 10;
 
 /// The unfinished lines of all open files.
@@ -115,8 +116,8 @@ pub(super) struct UnfinishedLine {
     /// The number of these bytes that are in the journal, counted from the first.
     journaled: usize,
     /// The generation in the journal to which further bytes are added. `None` if no bytes were journaled. Each parcel that takes
-    /// unfinished bytes ends a generation, even if the parcel is not kept: if the source feeds several channels, some of them may
-    /// have kept it.
+    /// unfinished bytes ends a generation. This holds even for a parcel that was not kept: one of several channels may have kept
+    /// it although the others did not.
     place: Option<Place>,
     /// The generation of the first unfinished bytes.
     since: u64,
@@ -230,8 +231,8 @@ impl UnfinishedLine {
         }
     }
 
-    /// Notes that a parcel had no records to send, for example because the rule dropped them. No channel can have its origin, so
-    /// the journal stores that its generation is done.
+    /// Notes that a parcel had no records to send, for example because the rule dropped them. Such a parcel leaves no origin in a
+    /// channel, so the journal stores that its generation is done.
     pub(super) fn dropped(&self, leaves: Option<Place>) -> Result<(), Errno> {
         match leaves {
             Some(place) => self.all.note_settled(Place {
@@ -247,7 +248,8 @@ impl UnfinishedLine {
         self.set_bytes(self.bytes + bytes);
     }
 
-    /// Appends to the journal the unfinished bytes that it lacks. `unfinished` holds all unfinished bytes of the file at `path`.
+    /// Appends to the journal the unfinished bytes that the journal does not hold yet. `unfinished` holds all unfinished bytes of
+    /// the file at `path`.
     pub(super) fn write(&mut self, path: &str, unfinished: &[u8]) -> Result<(), Errno> {
         if unfinished.len() <= self.journaled {
             return Ok(());

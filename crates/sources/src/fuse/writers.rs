@@ -59,7 +59,8 @@ impl Writers {
             values.set("pid", process.to_string());
         }
         let values = Arc::new(values);
-        // The system does not reuse the id of a live thread. A cached value can be wrong only after its thread has ended.
+        // The system does not reuse the id of a live thread. A cached value can be wrong only after its thread has ended and
+        // another thread has got the same id.
         if self.known.len() >= THREADS_MAX {
             self.known.clear();
         }

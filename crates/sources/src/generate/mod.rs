@@ -40,7 +40,7 @@ pub const COMPONENT: Component = Component {
 
 /// The approximate size of a batch.
 const BATCH_BYTES: u64 = 128 << 10;
-/// With a rate, a batch is sent at this interval or when a record is due, whichever is later.
+/// The minimum time for which the source sleeps if `rate` is set and no record is due.
 const TICK: Duration = Duration::from_millis(10);
 /// The longest record that millbench verifies.
 const SIZE_LARGEST: u64 = 1 << 20;
@@ -161,7 +161,8 @@ impl Source for Generate {
 }
 
 impl Generate {
-    /// The identity of the generator for a durable channel. With another size, encoding or number of records, it is another file.
+    /// The identity of the generator for a durable channel. A generator with another size, encoding or number of records is another
+    /// file for the channel.
     ///
     /// ```text
     /// device 2^64-1; inode: a hash of the name of the node; birth: the number of records
@@ -264,7 +265,8 @@ impl Generator {
         let (started, first) = (Instant::now(), self.next);
         let record_bytes = self.series.bytes() as u64;
         let full = (BATCH_BYTES / record_bytes).max(1);
-        // A batch must end where one of several channels has kept more than another, because a channel cannot divide packed records.
+        // Several channels may have kept different numbers of records. A batch must end at each of these numbers, because a channel
+        // cannot divide a batch of packed records.
         let mut marks = self.context.outlet.file_marks(self.id);
         marks.iter_mut().for_each(|mark| *mark /= record_bytes);
         while self.next < self.total && !stop.is_stopped() {

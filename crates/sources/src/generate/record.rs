@@ -24,7 +24,7 @@ use millstream_wire::msgpack::{
 
 /// The number of bytes before the padding, and the length of the shortest record.
 pub(super) const HEAD_BYTES: usize = 45;
-/// Numbers have 16 digits.
+/// The largest number of a record: numbers have 16 digits.
 pub(super) const NUMBER_MAX: u64 = 9_999_999_999_999_999;
 
 const KIND_AT: usize = 18;
@@ -54,12 +54,12 @@ const CYCLE: u64 = ALPHABET.len() as u64;
 /// A cycle of records is stored if it has at most this many bytes, so that it stays in the first levels of the CPU's cache.
 const CYCLE_BYTES_MAX: usize = 64 << 10;
 
-/// The records of one run, as they are in a batch: each between a prefix and a suffix of constant length.
+/// The records of one run, in the form in which a batch holds them: each record has a prefix and a suffix of constant length.
 ///
 /// Consecutive records differ in the number, the check and the padding. The padding repeats after 64 records. So 64 records are
 /// copied in one step, and the numbers and checks are written over the copies.
 pub(super) struct Series {
-    /// A data record with its prefix, number 0 and no padding.
+    /// A prefix and the text of a data record before the padding, with spaces in place of the number and the check.
     head: Vec<u8>,
     /// Offset of the text in `head`.
     text_at: usize,
@@ -76,8 +76,8 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// A series of `records` data records of `size` bytes and an end record. If `records` is 0, the series has no end. A prefix that is
-    /// as long as `prefix` precedes each record, and `suffix` follows it.
+    /// A series of `records` data records of `size` bytes and an end record. If `records` is 0, the series has no end. Each record has
+    /// a prefix as long as `prefix` before it, and `suffix` after it.
     pub(super) fn new(
         run: u32,
         size: usize,
@@ -122,7 +122,7 @@ impl Series {
         self.text_at + self.size + self.suffix.len()
     }
 
-    /// Appends records with this prefix. The end record follows the last data record.
+    /// Appends the records with these numbers, each after `prefix`. The end record follows the last data record.
     pub(super) fn write(&self, numbers: Range<u64>, prefix: &[u8], out: &mut Vec<u8>) {
         let bytes = self.bytes();
         let mut next = numbers.start;

@@ -16,7 +16,8 @@ use millstream_wire::otlp::{self, Form};
 const INVALID_ARGUMENT: u8 = 3;
 const UNAVAILABLE: u8 = 14;
 
-/// The reason for rejecting a request. The sender must keep the request, because this source does not confirm that it was stored.
+/// The reason for rejecting a request. The sender must keep the request, because this answer does not confirm that the request
+/// was stored.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -31,7 +32,7 @@ impl Refusal {
                 Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
             }
             StatusCode::METHOD_NOT_ALLOWED => Some((ALLOW, HeaderValue::from_static("POST"))),
-            // The rest of the request is not read, so the connection is closed.
+            // The rest of the request may be unread, so the connection is closed.
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
                 Some((CONNECTION, HeaderValue::from_static("close")))
             }
@@ -45,7 +46,7 @@ impl Refusal {
     }
 
     /// The request may be retried after `wait`. `status` is 429 (this process is short of memory) or 503 (the next channel is
-    /// full).
+    /// full, or the request was lost within this process).
     pub(super) fn later(status: StatusCode, text: &str, wait: Duration) -> Self {
         let seconds = wait.as_secs().max(1);
         Self {

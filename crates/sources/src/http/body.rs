@@ -18,14 +18,14 @@ use super::{
 };
 use crate::{connection::Progress, rest::Rest};
 
-/// The largest growth factor that is believed when a compressed body states its decompressed size. If the content turns out to
-/// be larger, more memory is reserved step by step.
+/// A compressed body may state its decompressed size. This constant limits the memory that is reserved in advance: to this many
+/// times the size of the compressed body. If the content is larger, more memory is reserved step by step.
 const INFLATE_FACTOR_MAX: usize = 32;
 /// The assumed growth factor of a body that does not state its decompressed size.
 const INFLATE_FACTOR: usize = 4;
-/// How long the rest of a rejected body is read.
+/// The maximum time for which the rest of a rejected body is read.
 const LINGER: Duration = Duration::from_secs(2);
-/// Spare space in a buffer, so that the decompressor reaches the end of the text without another buffer.
+/// Spare space in a buffer. With it, the decompressor can detect the end of the text without a larger buffer.
 const END_BYTES: usize = 64;
 
 /// A body that was read, and the claim on memory of its request.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::connection::NEVER;
 
-/// The longest head of a request, and the most bytes that are read ahead.
+/// The maximum size of the head of a request, and the maximum number of bytes that are read ahead.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Serves one connection to its end.

@@ -18,12 +18,12 @@ use super::{
     memory::{RequestMemory, SPARE_BYTES},
 };
 
-/// The most bad parts of a request that are rejected one by one. Further ones become one record together, because each record
-/// costs about a hundred bytes.
+/// The maximum number of bad parts of a request that become one rejected record each. All further bad parts become one record
+/// together, because each record costs about a hundred bytes.
 const BAD_SINGLY_MAX: usize = 1024;
-/// The fault that is given for the record with all further bad parts.
+/// The fault in the record with all further bad parts.
 const REST: &str = "further parts of a request that are not records";
-/// The most faults that an answer names.
+/// The maximum number of faults that an answer names.
 const ERRORS_MAX: usize = 10;
 /// After this many bytes, other connections of the thread get a turn.
 const YIELD_BYTES: usize = 1 << 20;
@@ -41,7 +41,8 @@ pub(super) struct Bad {
     pub(super) count: u64,
     /// The faults of the first parts, each with the length of its part.
     faults: Vec<(usize, String)>,
-    /// All parts as received, in memory of the pool. A newline follows each part that has no entry in `faults`.
+    /// All parts, in memory of the pool: as received, or (for OTLP in JSON) written as JSON again. A newline follows each part
+    /// that has no entry in `faults`.
     bytes: Option<Buffer>,
     /// The first faults, for the answer.
     pub(super) errors: Vec<String>,
@@ -179,7 +180,8 @@ pub(super) async fn otlp(
             if behind == text.len() {
                 return logs(Logs::json(&packed), text, form, received, memory).await;
             }
-            // Several requests in a body, such as the lines of the OTLP file exporter: the whole body is rejected.
+            // More text follows the request. For example, a file of the OTLP file exporter holds several requests, one per line.
+            // The whole body is rejected.
             (behind, "the end of the request")
         }
         Ok(Progress::NeedMore) => (text.len(), "more of the request"),

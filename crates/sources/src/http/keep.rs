@@ -23,8 +23,8 @@ use super::{
 const OWN_BYTES_MAX: usize = 16 << 10;
 /// The longest `Idempotency-Key`.
 const KEY_BYTES_MAX: usize = 1024;
-/// Precedes the key in the id of the request's origin, by which the channel recognizes repeated requests. With this prefix, the
-/// channel takes even the id of a short key for unique, and takes no id for a hash of the content.
+/// Precedes the key in the id of the request's origin. The channel recognizes repeated requests by this id. It does not trust an
+/// id alone if the id is short or looks like a hash of the content. With this prefix, no id is short or looks like a hash.
 const KEY_MARK: &[u8] = b"idempotency-key ";
 
 /// A request that was received completely.
@@ -106,7 +106,8 @@ async fn put(client: &Client, outlet: &Outlet, batch: Batch) -> Result<Receipt, 
     sent.map_err(|_| no_room(client))
 }
 
-/// Waits until the batch is settled. Fails if the channel is full for too long; the channel may still keep the batch later.
+/// Waits until the batch is settled. Fails as soon as the channel is full, but not before `endpoint.wait` has passed. The channel
+/// may still keep the batch later.
 async fn settled(client: &Client, outlet: &Outlet, receipt: Receipt) -> Result<(), Refusal> {
     let endpoint = &client.endpoint;
     tokio::select! {

@@ -8,8 +8,8 @@
 //!
 //! The elements of an array are separated before they are parsed, so a bad element does not affect others. To find the end of an
 //! object, only braces are counted; to find the end of a nested array, only brackets are counted. Strings are skipped. So a missing
-//! `]` within an object affects only that object. An object without its closing brace, or a string without its closing quote, makes
-//! the rest of the text one bad part: the start of the next element is unknown, and a guess could turn a part of a record into a
+//! `]` within an object affects only that object. If an object lacks its closing brace, or a string its closing quote, the rest of
+//! the text is one bad part. The start of the next element is then unknown, and a guess could turn a part of a record into a
 //! record.
 
 use std::ops::Range;
@@ -21,9 +21,9 @@ use millstream_wire::{
     msgpack::{write_array_len, write_time},
 };
 
-/// The most bytes of an entry (`[time, record]`) without its record.
+/// The maximum size of an entry (`[time, record]`) without its record, in bytes.
 const ENTRY_BYTES: usize = 32;
-/// Skipped at the start of a text, where some writers put it.
+/// Some writers put this mark at the start of a text. It is skipped there.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads the records of one text.
@@ -37,7 +37,7 @@ pub(super) struct Lines<'t> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Lines,
-    /// The elements of an array. True once the first one was read.
+    /// The elements of an array. True once the first element was read.
     Array(bool),
     /// One value that fills the text.
     Whole,
@@ -133,7 +133,7 @@ impl<'t> Lines<'t> {
         self.value(self.at + length, received, out)
     }
 
-    /// Reads the value between `self.at` and `end`. Only white space may follow it there.
+    /// Reads the value that begins at `self.at`. Between the value and `end`, only white space is allowed.
     fn value(&mut self, end: usize, received: Time, out: &mut Vec<u8>) -> Next {
         let (start, text) = (self.at, self.text.get(self.at..end).unwrap_or_default());
         if let Some(room) = missing(text, out) {

@@ -3,10 +3,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! 200 means that every record of the request was kept (durable channel) or settled (memory channel), or left by the port
-//! `rejected` and is counted in the answer. After any other status the sender must keep the request. If a request is repeated with
-//! the same `Idempotency-Key`, a disk channel stores it only once. HTTP is done by `hyper`, listening and TLS by `net`, OTLP by
-//! `wire::otlp`.
+//! Status 200 means that every record of the request was kept (durable channel) or settled (memory channel), except for records
+//! that left by the port `rejected`. The answer counts the rejected records. After any other status, the sender must keep the
+//! request. If a request is repeated with the same `Idempotency-Key`, a disk channel stores it only once. HTTP is done by `hyper`,
+//! listening and TLS by `net`, OTLP by `wire::otlp`.
 
 mod answer;
 mod body;

@@ -27,7 +27,7 @@ use super::{
 const LOGS: &str = "/v1/logs";
 /// The health check of load balancers, which needs no token.
 const HEALTH: &str = "/health";
-/// The paths of other OTLP signals. They are refused, because their JSON would pass for records.
+/// The paths of other OTLP signals. They are refused, because their JSON would otherwise be accepted as records.
 const OTHER_SIGNALS: [&str; 3] = ["/v1/traces", "/v1/metrics", "/v1development/profiles"];
 /// The content types of JSON lines. The last one is the default of curl.
 const JSON_TYPES: [&str; 9] = [
@@ -81,7 +81,7 @@ fn report(client: &Client, refusal: &Refusal) {
     }
 }
 
-/// Reads, decodes and sends a request; returns when it is kept.
+/// Reads, decodes and sends a request. Returns when its records are kept or settled.
 async fn receive(client: &Client, request: Request<Incoming>) -> Result<Kept, Refusal> {
     let endpoint = &*client.endpoint;
     check_token(endpoint, request.headers())?;

@@ -27,9 +27,10 @@ use super::{Config, Start};
 const READ_BYTES: usize = 256 << 10;
 /// The length of the queue between the reading thread and the data thread, in pieces.
 const PIECES: usize = 4;
-/// The most bytes of the child's stderr that are reported when it fails: the last ones.
+/// The maximum number of bytes of the child's stderr that are reported when the child fails. They are the last bytes.
 const REASON_BYTES: usize = 2000;
-/// The time for the end of the child's stderr after the end of its output: programs that the child has started may keep it open.
+/// How long to wait for the end of the child's stderr after the end of its output. The wait is limited, because programs that the
+/// child has started may keep stderr open.
 const REASON_WAIT: Duration = Duration::from_secs(1);
 
 /// The events of the reading thread.
@@ -42,7 +43,7 @@ pub(super) enum Piece {
         /// The cursor of the last entry: a text by which journald identifies an entry.
         cursor: String,
     },
-    /// The beginning of an entry that is too large or has too many fields, with the reason. The thread ends after this event.
+    /// The beginning of an entry that is rejected, because it is too large or has too many fields. The thread ends after this event.
     Rejected {
         bytes: Vec<u8>,
         cursor: String,
@@ -171,7 +172,8 @@ pub(super) fn start(
     Ok(running)
 }
 
-/// The end of the text that the child writes to stderr. A thread reads all of it, because a child whose stderr is full waits forever.
+/// The end of the text that the child writes to stderr. A thread reads everything that the child writes there, because the child
+/// blocks while the pipe is full.
 struct Reason {
     said: Arc<Mutex<VecDeque<u8>>>,
     /// Closed at the end of stderr.
@@ -196,7 +198,7 @@ impl Reason {
         Ok(Self { said, reading })
     }
 
-    /// Returns the text after the end of the output.
+    /// Returns the text. Waits for the end of stderr, at most for [`REASON_WAIT`]. Called after the end of the output.
     fn text(&self) -> String {
         let _ = self.reading.recv_timeout(REASON_WAIT);
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,7 +279,7 @@ async fn read_all(
     }
 }
 
-/// Makes the piece of an entry that begins with `text` and is rejected.
+/// Makes the event for a rejected entry that begins with `text`.
 fn rejected_piece(
     text: &[u8],
     cursor: &[u8],

@@ -1,10 +1,11 @@
-//! Stores, for each count of sent entries, the journald cursor of the last entry. A journald cursor is the text by which journald
-//! identifies an entry; it has nothing to do with the cursors of channels. A count and its cursor together are called a place.
+//! Stores places, which show how far the journal of systemd was read. A place is a count of sent entries, with the journald cursor
+//! of the last of these entries. A journald cursor is the text by which journald identifies an entry. It has nothing to do with
+//! the cursors of channels.
 //!
-//! A durable channel remembers how far it has kept the input of a source: as the id of a file and an offset in it. The journal is
-//! no such file, so this source invents a file id and uses the count of entries as the offset. The file `cursors` has the journald
-//! cursor for each count: a place is appended and synced before the batch that ends at this place is sent. So the file has every
-//! count that the channel may know after a crash. With a memory channel, a place is stored once all entries up to it are settled.
+//! A durable channel remembers how far it has kept the input of a source, as a file id and an offset in this file. The journal is no
+//! such file, so this source invents a file id and uses the count of entries as the offset. The file `cursors` maps counts to
+//! journald cursors. A place is appended and synced before the batch that ends at this place is sent. So the file has every count
+//! that the channel may know after a crash. With a memory channel, a place is stored once all entries up to it are settled.
 //!
 //! ```text
 //! SOURCE/cursors     a `millstream_state::Journal`
@@ -112,7 +113,7 @@ impl Cursors {
         })
     }
 
-    /// The "file" under which a durable channel keeps the number of entries.
+    /// The id of the invented file. A durable channel keeps the count of entries under this id.
     pub(super) fn file_id(&self) -> FileId {
         FileId {
             device: DEVICE,
@@ -133,7 +134,7 @@ impl Cursors {
     pub(super) fn resume(&mut self, count: Option<u64>) -> Result<bool, Failure> {
         self.journal.invalidate();
         let Some(count) = count else {
-            // Only the first place is known to be kept.
+            // The channel has stored no count, so only the first place is known to be kept.
             self.places.truncate(1);
             return Ok(true);
         };
@@ -151,7 +152,7 @@ impl Cursors {
         Ok(false)
     }
 
-    /// Everything up to `count` is settled: forgets the places before the last one that is at or before `count`.
+    /// Notes that everything up to `count` is settled. The last place at or before `count` stays. All places before it are forgotten.
     pub(super) fn settled(&mut self, count: u64) {
         while self.places.get(1).is_some_and(|next| next.count <= count) {
             self.places.pop_front();
@@ -180,7 +181,7 @@ impl Cursors {
         Ok(())
     }
 
-    /// Replaces the file by one with the current places. Blocks.
+    /// Replaces the file with one that holds the current places. Blocks.
     pub(super) fn replace(&mut self) -> io::Result<()> {
         let mut records = self.journal.replacement();
         for (number, place) in self.places.iter().enumerate() {

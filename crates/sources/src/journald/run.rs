@@ -52,7 +52,7 @@ pub(super) struct Follower {
     count: u64,
     /// The cursor of the last entry that was sent.
     cursor: String,
-    /// With a memory channel: the places (numbers and cursors) at which the batches in flight end.
+    /// With a memory channel: the places (counts and cursors) at which the batches in flight end.
     unsettled: std::collections::VecDeque<Place>,
     store_at: Option<Instant>,
     restarts: Meter,
@@ -237,7 +237,8 @@ impl Follower {
         }
     }
 
-    /// Sends `count` entries; `cursor` is the cursor of the last one. With an empty body, the entries are skipped.
+    /// Sends `count` entries. `cursor` is the cursor of the last one. If `body` is empty, no record is sent for these entries,
+    /// and reading continues after them.
     async fn send(&mut self, body: Vec<u8>, count: u32, cursor: String) -> Result<(), Failure> {
         let next = self.count + u64::from(count);
         let place = Place {

@@ -16,7 +16,7 @@ use millstream_wire::{
 
 use super::options::{Fields, Format};
 
-/// The field of `format: raw`.
+/// The field that holds the value of a record with `format: raw`.
 const MESSAGE: &[u8] = b"message";
 
 /// Appends the entry of a record. After an error, `out` is unchanged.

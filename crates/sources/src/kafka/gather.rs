@@ -11,7 +11,7 @@ use millstream_record::{Batch, Buffer, Encoding, FileId, FileOrigin, Origin, Tag
 
 use super::{decode, options::Config, progress::Assigned};
 
-/// Once a [`Piece`] (the batches of one poll, handed over together) has this many bytes, no more records are added to it.
+/// A [`Piece`] (the batches of one poll) gets no more records once it has this many bytes.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// Memory that a rejected record takes beside its value and the reason.
 const REJECTED_BYTES: usize = 128;
@@ -38,7 +38,7 @@ pub(super) struct Reading {
 pub(super) struct PartitionBatch {
     pub(super) of: Assigned,
     pub(super) batch: Batch,
-    /// The offset of the first record, or an earlier one if there is a gap before it.
+    /// The offset of the first record. If there is a gap in the offsets before this record, `begin` may be an offset in the gap.
     pub(super) begin: u64,
     /// The offset after the last record.
     pub(super) next: u64,
@@ -46,7 +46,7 @@ pub(super) struct PartitionBatch {
     pub(super) rejected: Vec<(Vec<u8>, String)>,
 }
 
-/// The batches that are passed to the data thread together.
+/// The batches of one poll, which are passed to the data thread together.
 #[derive(Default)]
 pub(super) struct Piece {
     pub(super) batches: Vec<PartitionBatch>,
@@ -146,7 +146,7 @@ impl<'a> Gather<'a> {
         };
         let start = self.buffer.len();
         // A gap in the offsets (from compaction or transaction markers) belongs to the batch after the gap. If one of `marks` is in
-        // the gap, the batch begins there instead, so that it does not span this offset.
+        // the gap, the batch begins at this mark instead, so that it does not span the mark.
         let mark = reading
             .marks
             .iter()
@@ -164,7 +164,7 @@ impl<'a> Gather<'a> {
         true
     }
 
-    /// Ends the last batch. The next batch of its partition begins where it ends.
+    /// Ends the last batch. The next batch of the same partition begins at the end of this one.
     fn close(&mut self) {
         if let Some(batch) = self.pending.last()
             && let Some(reading) = self.readings.get_mut(&batch.partition)

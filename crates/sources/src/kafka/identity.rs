@@ -1,6 +1,8 @@
-//! Makes the file id under which a durable channel keeps the next offset of a partition, together with the data.
+//! Makes the file id of a partition. A durable channel keeps the next offset of the partition under this id, together with the
+//! data.
 //!
-//! A channel keeps an offset for each file. To a channel, a partition is a growing file, whose offsets are those of the records.
+//! A channel keeps an offset for each file. A channel treats a partition as a growing file, whose offsets are those of the
+//! records.
 //!
 //! ```text
 //! device  2^64-2 (the device numbers of file systems are small, and the source `generate` uses 2^64-1)

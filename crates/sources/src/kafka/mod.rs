@@ -8,13 +8,13 @@
 //! data thread: piece -> outlet -> receipts -> settled offsets
 //! own thread:  settled offsets -> commit
 //! ```
-//! `reader` is the source's own thread. `gather` and `decode` turn the records of one poll into batches (together: a piece).
-//! `start` finds where to begin a partition, `identity` makes the partition's id for a durable channel, and `progress` is the state
-//! that both threads share.
+//! `reader` is the source's own thread. `gather` and `decode` turn the records of one poll into batches. The batches of one poll
+//! are a piece. `start` finds where to begin a partition, `identity` makes the partition's id for a durable channel, and `progress`
+//! is the state that both threads share.
 //!
 //! An offset is committed for the group only after everything before it is kept (with a memory channel: settled). A revoked
-//! partition is released after the records read from it are kept and committed. With fixed partitions and a disk channel, every
-//! record is kept exactly once: the channel keeps the offset with the data.
+//! partition is released after the records read from it are kept and committed, or after a time limit (`reader`). With fixed
+//! partitions and a disk channel, every record is kept exactly once: the channel keeps the offset with the data.
 
 mod decode;
 mod gather;

@@ -36,14 +36,14 @@ const WAIT: Duration = Duration::from_millis(50);
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 /// The interval at which settled offsets are committed.
 const COMMIT: Duration = Duration::from_secs(1);
-/// How long the records of a revoked partition may take to be settled. A sink that takes longer is considered down; the next
-/// owner of the partition then reads the unsettled records again.
+/// How long the records of a revoked partition may take to be settled. If they take longer, a sink is probably down, and the
+/// partition is released. The next owner of the partition then reads the unsettled records again.
 const REVOKE_WAIT: Duration = Duration::from_secs(30);
 /// The interval at which new partitions are looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// The interval at which the progress of the data thread is checked.
 const STEP: Duration = Duration::from_millis(5);
-/// The longest pause before a retry. The first one is [`STEP`], and each further one is twice as long.
+/// The longest pause before a retry. The first pause is [`STEP`], and each further pause is twice as long.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The reading thread.
@@ -60,7 +60,8 @@ pub(super) struct Reader {
     time: u64,
     /// The last committed offsets.
     committed: HashMap<Partition, u64>,
-    /// With `--once`: how many partitions have reached their end, by partition number.
+    /// With `--once`: how many partitions have reached their end, by partition number. Partitions of different topics can have
+    /// the same number.
     ends: HashMap<i32, usize>,
 }
 
@@ -235,8 +236,8 @@ impl Reader {
         Ok(false)
     }
 
-    /// Polls once, with room for `size` bytes. With `None`, the partitions are paused: the poll serves rebalances, and rarely
-    /// returns records.
+    /// Polls once, with room for `size` bytes. `None` means that the partitions are paused. The poll then serves rebalances, and
+    /// rarely returns records.
     async fn poll(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -450,8 +451,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Commits the settled offset of each of these partitions, unless it is already committed. With `wait`, commits it in any
-    /// case, and waits for the answer.
+    /// Commits the settled offsets of these partitions. Without `wait`, leaves out offsets that are already committed. With
+    /// `wait`, commits all of them, and waits for the answer.
     fn commit(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -471,7 +472,8 @@ impl Reader {
     }
 }
 
-/// The lowest offset of the channels of an outlet; None unless all of them are durable and know the partition.
+/// The lowest offset that the channels of an outlet have for a partition. None if one of the channels is not durable or does not
+/// know the partition.
 fn lowest_kept(outlet: &Outlet, id: FileId) -> Option<u64> {
     let origins = outlet.file_origins()?.into_iter();
     origins
@@ -480,7 +482,7 @@ fn lowest_kept(outlet: &Outlet, id: FileId) -> Option<u64> {
         .next()
 }
 
-/// A batch without records. It sets the offset at which a channel continues.
+/// A batch without records. It sets the offset that a channel has for the partition.
 fn empty_batch(reading: &Reading) -> PartitionBatch {
     let origin = FileOrigin {
         file: reading.id,

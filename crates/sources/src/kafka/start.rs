@@ -24,7 +24,7 @@ pub(super) const ANSWER: Duration = Duration::from_secs(5);
 pub(super) struct Known {
     /// The offset of the group.
     pub(super) committed: Option<u64>,
-    /// The offset of the channel; the lowest one of several channels.
+    /// The offset of the channel. With several channels, the lowest of their offsets.
     pub(super) kept: Option<u64>,
     /// Whether the partition is fixed.
     pub(super) fixed: bool,
@@ -47,7 +47,8 @@ pub(super) struct Begin {
     pub(super) offset: u64,
     /// A warning for the operator.
     pub(super) warning: Option<String>,
-    /// Whether the channel has an offset beyond the end of the partition, and must be set to the new beginning.
+    /// Whether the channel has an offset that must be set to the new beginning, because the known offset was beyond the end of the
+    /// partition.
     pub(super) anew: bool,
 }
 
@@ -65,8 +66,8 @@ pub(super) fn find(
         (None, Start::End) => (high, false),
         (None, Start::Time(time)) => (consumer.offset_at(partition, time, ANSWER)?, false),
     };
-    // `high` is before the records of an open transaction. An offset between them may come from a reset of the group's offsets, or
-    // from a reader of uncommitted records.
+    // If a transaction is open, `high` lies before its records, and the end of the partition lies after them. A known offset
+    // between the two may come from a reset of the group's offsets, or from a reader of uncommitted records.
     let end = if found && offset > high {
         consumer.end(partition, ANSWER)?
     } else {

@@ -54,7 +54,7 @@ enum Woken {
 /// The input, and the rest of the last read.
 pub(super) struct Input {
     file: fs::File,
-    /// Closed at the other end when the source stops.
+    /// The other end of this pipe is closed when the source stops.
     stop: io::PipeReader,
     pool: Pool,
     line_max: usize,
@@ -110,7 +110,7 @@ impl Input {
         }
     }
 
-    /// Does the same as [`Input::read_all`] with a framer.
+    /// Does the same as [`Input::read_all`], but with a framer.
     async fn frame_all(mut self, mut framer: Framer, to: &Sender<Piece>) -> io::Result<()> {
         loop {
             let room = READ_BYTES.max(self.carried.len() + READ_BYTES / 2);
@@ -139,7 +139,7 @@ impl Input {
         }
     }
 
-    /// Waits for input, its end or a stop; with `time`, no longer than that.
+    /// Waits until there is input, the input ends, or the source stops. With `time`, waits at most that long.
     fn wait(&self, time: Option<Duration>) -> Woken {
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         loop {
@@ -187,7 +187,7 @@ impl Input {
                         to.send(Piece::Lines(share(buffer, at..end))).await.ok()?;
                         return Some(left);
                     }
-                    // A line that is too long follows, so the buffer is still needed.
+                    // A line that is too long follows in the buffer, so the buffer is still needed.
                     let lines = Bytes::copy_from_slice(&buffer[at..end]);
                     to.send(Piece::Lines(lines)).await.ok()?;
                     at = end;

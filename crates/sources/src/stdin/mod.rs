@@ -109,7 +109,7 @@ struct Stdin {
 /// The reading thread, as the data thread sees it.
 struct Reading {
     pieces: mpsc::Receiver<Piece>,
-    /// Dropped to stop the thread, which then sends what it has read, and ends.
+    /// Dropping this stops the thread. The thread first sends the lines that it has read.
     stopper: Option<io::PipeWriter>,
 }
 
@@ -197,7 +197,8 @@ impl Source for Stdin {
     }
 }
 
-/// Sends the pieces of the reading thread, until the input ends, or the source stops and everything that was read is sent.
+/// Sends the pieces of the reading thread until the input ends. If the source stops first, sends everything that was read, and
+/// returns.
 async fn send_all(
     config: &Config,
     tag: &Tagging,

@@ -25,16 +25,18 @@ use tokio::{sync::oneshot, task::JoinSet, time::sleep};
 use super::{endpoint::Endpoint, flow::Flow};
 use crate::{connection::Pace, flight::Flight, framing::piece};
 
-/// The most datagrams that are received with one system call.
+/// The maximum number of datagrams that are received with one system call.
 const DATAGRAMS: usize = 64;
 /// The longest UDP datagram.
 const UDP_BYTES_MAX: usize = 64 << 10;
 /// The size of a receive buffer for a unix datagram: a little more than the Linux default limit (`net.core.wmem_default`).
 const UNIX_BYTES_MAX: usize = 256 << 10;
-/// The most unix datagrams that are received with one system call: fewer than for UDP, because each may be longer.
+/// The maximum number of unix datagrams that are received with one system call. It is smaller than for UDP, because each datagram may
+/// be longer.
 const UNIX_DATAGRAMS: usize = 16;
-/// After a stop, at most this many bytes are still read from the kernel, or as many as the socket's receive buffer can hold if that
-/// is more. Without a limit, a flood would delay the stop. For unix sockets, the bytes are in the buffers of the senders.
+/// After a stop, each socket is still read up to a limit. The limit is the larger of this number of bytes and the size of the
+/// socket's receive buffer. Without a limit, a flood would delay the stop. The unread bytes of a unix socket are in the buffers of
+/// its senders, so the size of its receive buffer does not bound them.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
 /// The smallest overhead of a datagram in the kernel's buffer, in bytes.
 const BESIDE_BYTES: usize = 512;
@@ -44,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Sets the size of the receive buffer, and makes the kernel count the datagrams that it drops.
 pub(super) fn prepare(socket: &Datagrams, bytes: usize, reporter: &Reporter) {
     if let Datagrams::Udp(socket) = socket {
-        // Exceeds the administrator's limit, if the process may do that.
+        // If the process has the privilege, the size may exceed the administrator's limit.
         let set = sockopt::set_socket_recv_buffer_size_force(socket, bytes)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, bytes));
         if let Err(error) = set {
@@ -67,8 +69,8 @@ fn fd(socket: &Datagrams) -> BorrowedFd<'_> {
     }
 }
 
-/// Reads all sockets, each on a data thread, until the source stops. If this is dropped or fails, because another part of the run has
-/// failed, the readers end as at a stop.
+/// Reads all sockets, each on a data thread, until the source stops. If this future fails, or is dropped because another part of the
+/// run has failed, the readers end as at a stop.
 pub(super) async fn read_all(
     sockets: Vec<Datagrams>,
     endpoint: Arc<Endpoint>,
@@ -168,8 +170,9 @@ struct Reader {
 }
 
 impl Reader {
-    /// Receives all available datagrams, or until `enough` returns true for the number of bytes freed in the kernel's buffer.
-    /// Returns whether to pause before the next read instead of waiting for a wake-up.
+    /// Receives datagrams until none is available, or until `enough` returns true. The argument of `enough` is the number of bytes
+    /// that were freed in the kernel's buffer. Returns true if the caller should read again after a pause, and false if it should
+    /// wait for the next datagram.
     async fn receive_all(
         &mut self,
         socket: BorrowedFd<'_>,

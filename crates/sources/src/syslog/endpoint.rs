@@ -11,7 +11,7 @@ use millstream_wire::syslog::{self as wire, TimeZone};
 use super::options::{Config, Framing, Unparsed};
 use crate::{connection::Patience, framing::TooLong, tagging::Tagging};
 
-/// The most bytes of a message in addition to its text: the digits of a count, the space after them, CR and LF.
+/// The maximum number of bytes of a message in addition to its text: the digits of a count, the space after them, CR and LF.
 pub(super) const BESIDE_BYTES: usize = 16;
 
 /// State shared by all connections and sockets of one source.

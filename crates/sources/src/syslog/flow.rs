@@ -81,8 +81,9 @@ impl Flow {
         });
     }
 
-    /// Decodes the complete messages in `text`. Returns the number of bytes consumed, and whether no more bytes can be decoded now. If
-    /// this is false, the batch is full or a message was rejected, and the rest of `text` may contain more messages.
+    /// Decodes the complete messages in `text`. Returns the number of bytes consumed, and whether everything that can be decoded now
+    /// was decoded. The second value is false if the batch is full or a message was rejected: the rest of `text` may then hold more
+    /// messages.
     pub(super) async fn decode_stream(&mut self, text: &[u8], after: After) -> (usize, bool) {
         let from = Received {
             now: self.now,
@@ -104,7 +105,8 @@ impl Flow {
         (consumed, !left_over)
     }
 
-    /// Decodes one whole message. `peer`: its sender; None if the batch has the value `peer`.
+    /// Decodes one whole message. `peer` is the sender of the message. None if all messages of the batch have the same sender, which
+    /// is the value `peer` of the batch.
     pub(super) async fn message(&mut self, text: &[u8], peer: Option<&[u8]>) {
         self.begin_batch(text.len(), false).await;
         let from = Received {
@@ -137,7 +139,7 @@ impl Flow {
         if let Some(batch) = &mut self.batch {
             batch.count += run.records;
         }
-        // Nearly always all these amounts are 0. Then no counter is touched.
+        // Nearly always, all these amounts are 0, and no counter is touched.
         let meters = &self.endpoint.meters;
         for (meter, amount) in [
             (&meters.messages_without_header, u64::from(run.bare)),

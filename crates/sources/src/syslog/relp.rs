@@ -19,12 +19,12 @@ use super::{
 };
 use crate::connection::{self, Answer, Answers, Quit, Stash, Unanswered, Watch, is_no_memory};
 
-/// A batch with this many messages is sent, even if it is small: messages may be empty.
+/// A batch with this many messages is sent, even if it has few bytes: messages may be empty.
 const NUMBERS_MAX: u32 = 4096;
 /// The longest head of a frame.
 const HEAD_BYTES: usize = 64;
-/// How long a session that ends waits for the client to close its side. If this side closed the socket while bytes are unread,
-/// answers in flight would be discarded.
+/// How long a session that ends waits until the client closes its side. If this side closed the socket first, with unread bytes,
+/// the kernel would discard answers in flight.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves one session to its end.
@@ -299,7 +299,7 @@ impl Intake {
         }
     }
 
-    /// Adds a message to those that are answered with the batch. It must be answered even if it became no record.
+    /// Adds a message to those that are answered with the batch. The message must be answered even if it became no record.
     fn wait(&mut self, number: u32) {
         match &mut self.waiting {
             Some(waiting) => {

@@ -18,8 +18,8 @@ use crate::{
     flight::Flight,
 };
 
-/// The most bytes that are still read from the kernel on a stop: more than the default of TCP's largest buffer
-/// (`net.ipv4.tcp_rmem`). A flood must not delay the stop.
+/// The maximum number of bytes that are still read from the kernel when this side closes a connection. It is more than the default
+/// maximum of TCP's receive buffer (`net.ipv4.tcp_rmem`). Without a limit, a flood would delay a stop.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 
 /// Serves one connection to its end.
@@ -136,8 +136,8 @@ impl Intake {
         Err(End::Quit)
     }
 
-    /// Reads the bytes that the kernel holds for a connection that is being closed. Without answers, the sender would not send
-    /// them again.
+    /// Reads the bytes that the kernel holds for a connection that is being closed. The sender gets no answers, so it would not send
+    /// these bytes again.
     async fn read_unread(&mut self, reader: &Reading) -> Result<(), End> {
         reader.set_aside()?;
         let mut bytes = 0;
@@ -152,8 +152,8 @@ impl Intake {
         Ok(())
     }
 
-    /// Reads a busy connection once per `gather`, until an interval passes without bytes. Returns whether its peer has closed
-    /// it.
+    /// Reads a busy connection once per `gather`, until an interval passes without bytes. Returns whether the peer has closed the
+    /// connection.
     async fn read_by_the_clock(&mut self, reader: &Reading) -> Result<bool, End> {
         reader.gather(self.flow.endpoint.gather).await;
         while let Some((count, drained)) = self.stash.fill_aside(reader)? {
@@ -217,7 +217,8 @@ impl Intake {
         self.lost |= self.flow.send_in(&mut self.flight).await.is_err();
     }
 
-    /// Sends a last message that lacks its end, and waits until everything is settled. Returns false if a batch was dropped.
+    /// Sends the incomplete message at the end of the connection, if there is one, and waits until everything is settled. Returns false
+    /// if a batch was dropped.
     async fn finish(&mut self) -> bool {
         self.decode(After::End).await;
         self.send_batch().await;

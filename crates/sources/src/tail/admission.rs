@@ -43,16 +43,16 @@ pub(super) struct Admission {
     reporter: Reporter,
     /// The files without a reader.
     pub known: Known,
-    /// Whether an earlier run left positions, in its file or in a durable channel. If so, a file without a position has appeared since
-    /// that run, and is read from its beginning even with `start: end`.
+    /// Whether an earlier run left positions, in the positions file or in a durable channel. If so, a file without a position has
+    /// appeared since that run, and is read from its beginning even with `start: end`.
     had_run: bool,
     /// True until the first scan of this run is finished.
     first: bool,
-    /// When the last scan began. Until the first scan of this run is finished, this is the last scan of an earlier run. None if
-    /// there was none.
+    /// When the last scan began. Until the first scan of this run is finished, this is the time of the last scan of an earlier run.
+    /// None if there was no earlier scan.
     ran: Option<Time>,
-    /// Compressed files that need no reader, because they were read or are to be skipped. They are checked again only if their
-    /// length is no longer the length in this map.
+    /// Compressed files that need no reader, because they were read or are to be skipped. A file in this map is checked again only if
+    /// its length has changed.
     inflated: HashMap<Inode, u64>,
     /// Whether a compressed file has to wait until its original, the file that was compressed, is read.
     deferred: bool,
@@ -109,7 +109,8 @@ impl Admission {
         self.inflated.retain(|inode, _| seen.contains(inode));
         self.deferred = false;
         self.refused = None;
-        // The channel may also have positions of other sources.
+        // The channel may also have positions of other sources. So its positions count only if one of them belongs to a file that was
+        // found.
         let mut inodes = seen.iter();
         self.had_run |= self.first && inodes.any(|inode| self.known.find(*inode).is_some());
         let mut beginnings = Vec::new();
@@ -152,8 +153,8 @@ impl Admission {
     /// Decides where to begin reading a file that has no reader. Returns None if it must not be read, or cannot be read now.
     fn begin(&mut self, found: &FoundFile, files: &Files) -> Option<Beginning> {
         let past = self.known.find(found.stat.inode);
-        // A file under a rotated name is read only if it is known and has unread bytes. Files that no scan has seen were added to
-        // the known files above, with offset 0. Compressed files are checked in `judge_gzip`.
+        // A file under a rotated name is read only if it is known and has unread bytes. Files that no earlier scan has seen are known,
+        // too: `admit` has added them with offset 0. Compressed files are checked in `judge_gzip`.
         let is_gz = found
             .path
             .extension()
@@ -190,8 +191,8 @@ impl Admission {
         self.first && !found.matches && birth != 0 && self.ran.is_some_and(|ran| birth > ran.0)
     }
 
-    /// Whether `ignore_older` excludes a file. Always false in the first scan of the first run if `start` is `end`: the old lines
-    /// are then skipped anyway, and lines that are appended later must be read.
+    /// Whether `ignore_older` excludes a file. In the first scan of the first run, `ignore_older` excludes no file if `start` is
+    /// `end`: old lines are then skipped anyway, and lines that are appended later must be read.
     fn is_too_old(&self, stat: &Stat) -> bool {
         let options = &self.common.options;
         let to_end = self.is_first_start() && options.start == Start::End;
@@ -246,9 +247,9 @@ impl Admission {
         }
         let mut places = self.common.heads.former(head);
         places.extend(self.known.alike(head));
-        // A candidate (an offset at which reading may continue) is used only with a mark. Without one, only the first lines are
-        // known to be equal, so the candidate may belong to an unrelated file. If no candidate is left, a file that `paths`
-        // matches is read from its beginning. Reading lines twice is better than losing them.
+        // A candidate (an offset at which reading may continue) is used only with a mark. Without a mark, only the first lines are
+        // known to be equal, so the candidate may belong to an unrelated file. If no candidate is left, a file that `paths` matches is
+        // read from its beginning. Reading lines twice is better than losing them.
         places.retain(|place| place.mark.is_some_and(|mark| mark.offset > 0));
         places.sort_by_key(|place| std::cmp::Reverse(place.offset));
         let to_end = self.is_first_start() && self.common.options.start == Start::End;
@@ -358,9 +359,9 @@ impl Admission {
         }
     }
 
-    /// Decides where to begin reading a file that has a rotated name and of which no byte was sent yet. Reading begins at the
-    /// first byte. If the file is a copy, it begins after the part of the original that was read. Returns None if the file must
-    /// not be read.
+    /// Decides where to begin reading a file that has a rotated name, and of which no byte was sent yet. If the file is a copy,
+    /// reading begins after the part of the original that was read. Otherwise it begins at the first byte. Returns None if the file
+    /// must not be read.
     fn begin_unseen(
         &mut self,
         file: &fs::File,
@@ -399,9 +400,9 @@ impl Admission {
         Ok(Some(Beginning::new(tracked, begin, stat)))
     }
 
-    /// Whether the file is a copy of an original whose lines are read anyway: the name of the copy is that of the original with
-    /// a suffix, and the original is older and begins with the same bytes. A rotated file is no copy, because it is older than
-    /// the file that has its original name now.
+    /// Whether the file is a copy of an original whose lines are read anyway. This is so if an older file (the original) begins with
+    /// the same bytes, and the name of the file is that of the original with a suffix. A file that was only renamed is older than the
+    /// file that has its original name now, so it is not taken for a copy.
     fn is_copy_of_original(
         &self,
         file: &fs::File,
@@ -425,8 +426,8 @@ impl Admission {
         Ok(false)
     }
 
-    /// Begins at the end, or at the start of the last line if that line has no newline yet. A line that is being written is then
-    /// read whole.
+    /// Begins at the end. If the last line has no newline yet, begins at the start of that line, so that a line that is being written
+    /// is read whole.
     fn begin_at_end(&self, file: &fs::File, stat: &Stat) -> io::Result<Begin> {
         let framer = &self.common.options.framer;
         let unit = framer.unit() as u64;

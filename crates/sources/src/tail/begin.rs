@@ -27,15 +27,15 @@ pub(super) enum Begin {
     Gzip(GzipBegin),
 }
 
-/// Where the reader of a compressed file begins. A candidate is an offset in the text at which reading may continue, usually with
-/// a mark at or before it. The reader begins at the first candidate whose mark fits the text. If no mark fits, it begins at the
-/// first byte.
+/// Where the reader of a compressed file begins. A candidate is an offset in the text at which reading may continue. It usually
+/// has a mark at or before the offset. The reader begins at the first candidate whose mark fits the text. If no mark fits, it
+/// begins at the first byte.
 #[derive(Clone, Debug)]
 pub(super) struct GzipBegin {
     /// The identity of the file, if it is known.
     pub id: Option<FileId>,
     pub candidates: Vec<Candidate>,
-    /// Whether the file is read only if the mark of a candidate fits.
+    /// True if the file is read only if the mark of a candidate fits. False if it is read in any case.
     pub only_candidates: bool,
 }
 

@@ -1,5 +1,6 @@
 //! The bytes of one read. The position of a reader is a mark: an offset and a checksum of the bytes before it (`identity.rs`).
-//! Each read also covers these bytes before the offset. If they no longer have the checksum, the file was truncated or rewritten.
+//! Each read begins before the offset, and includes the bytes that the checksum covers. If these bytes no longer have the
+//! checksum, the file was truncated or rewritten.
 
 use std::{fs, io};
 

@@ -24,8 +24,8 @@ impl FileContext {
         }
     }
 
-    /// Waits for a buffer. Returns None when the source stops: the wait could then last forever, because no consumer returns
-    /// buffers to the pool any more.
+    /// Waits for a buffer. Returns None when the source stops. After a stop, the wait could last forever, because consumers
+    /// return no more buffers to the pool.
     pub(super) async fn reserve(&mut self, bytes: usize) -> Option<Buffer> {
         tokio::select! {
             biased;

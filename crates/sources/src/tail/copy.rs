@@ -10,8 +10,8 @@ use super::{
     identity::{Mark, Stat},
 };
 
-/// How long a new file with the same content as another one is held back, because it may be a copy. Measured from its last growth
-/// while it is shorter than the other one: it may then be a copy in progress.
+/// How long a new file is held back because it has the same content as another file, and so may be a copy of it. While the new
+/// file is shorter than the other file, it may be a copy in progress, and each growth restarts the time.
 const COPY_WAIT: Duration = Duration::from_secs(10);
 /// The interval at which a file is checked while it is held back.
 const COPY_LOOK: Duration = Duration::from_millis(20);
@@ -27,8 +27,8 @@ pub(super) enum Copied {
     Stopped,
 }
 
-/// Compares a new file of `len` bytes with known files that begin with the same line. Waits while the new file may still become a
-/// copy of one of them.
+/// Compares a new file of `len` bytes with known files that begin with the same line. Waits while the new file may still turn out
+/// to be a copy of one of them.
 pub(super) async fn find_original(
     context: &mut FileContext,
     file: &fs::File,

@@ -4,8 +4,8 @@
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! For plain lines only the end of the last whole line is searched, so most lines are never examined. A [`Framer`] processes
-//! joined records and text in other encodings line by line. In both cases, text without a whole record is decoded again once
-//! there is more of it, so the position never points into a record. This module does no I/O and never waits.
+//! joined records and text in other encodings line by line. In both cases, the position never points into a record: text without
+//! a whole record is decoded again once there is more text. This module does no I/O and never waits.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::framing::{self, Ending, Framed, Framer, Scanned, TooLong};
 /// Bytes of one read, and so of a batch. Small enough for the second-level cache, large enough to make the cost per batch
 /// negligible.
 const READ_BYTES: usize = 512 << 10;
-/// The lower limit of a read when `rate_max` is low, in bytes.
+/// The minimum size of a read with a low `rate_max`, in bytes.
 const READ_BYTES_MIN: usize = 4 << 10;
 
 /// Finds records in the bytes that are read.
@@ -33,21 +33,21 @@ pub(super) struct Decoder {
     read_bytes: usize,
     /// The number of bytes after the position that hold no whole record.
     partial: u64,
-    /// Since when the text after the position holds a record that is complete if no more lines follow. None if it holds no such
-    /// record.
+    /// The text after the position may hold a record that counts as complete if no more lines follow. This is the time since
+    /// which the text holds such a record. None if it holds none.
     pending_since: Option<Instant>,
     /// Whether all remaining bytes become records, because the file is closed.
     closing: bool,
 }
 
-/// The bytes of the file after the text that is decoded.
+/// The bytes that follow the decoded text in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// The file holds more.
+    /// The file holds more bytes.
     More,
-    /// The file holds nothing more.
+    /// The file holds no more bytes.
     Nothing,
-    /// An offset at which an earlier batch ended. The text ends there, so its last record does, too.
+    /// The text ends at an offset at which an earlier batch ended, so its last record ends there, too.
     Mark,
 }
 
@@ -114,7 +114,8 @@ impl Decoder {
         self.partial
     }
 
-    /// Notes that the next `bytes` bytes hold no whole record. 0: the bytes are decoded again even if the file has not grown.
+    /// Notes that the next `bytes` bytes hold no whole record. If `bytes` is 0, the text is decoded again even if the file has
+    /// not grown.
     pub(super) fn set_partial(&mut self, bytes: u64) {
         self.partial = bytes;
     }

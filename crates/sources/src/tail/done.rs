@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 /// The suffix of the names of renamed files.
 pub(super) const SUFFIX: &str = ".done";
-/// At most this many names are tried, because the first ones may be taken.
+/// The maximum number of names that are tried. The first names may be taken.
 const NAMES_MAX: u32 = 10_000;
 
 /// Action for a file that was read completely.

@@ -47,7 +47,7 @@ impl Ends {
     }
 }
 
-/// Reports the end of a reader when the guard is dropped, so that a panic of the reader is reported, too.
+/// Reports the end of a reader when the guard is dropped. So the end is reported even if the reader panics.
 pub(super) struct EndGuard {
     ends: Arc<Ends>,
     ended: Option<Ended>,

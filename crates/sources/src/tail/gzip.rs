@@ -1,4 +1,4 @@
-//! Reads files compressed by gzip. Each is decompressed while it is read, once, to its end.
+//! Reads files compressed by gzip. Each file is read once, to its end, and is decompressed during the read.
 //!
 //! Positions are offsets in the decompressed text. A file may be compressed after a part of it was read (logrotate's
 //! `compress`). Reading of the compressed file then begins where the reader of the original stopped. The original is recognized
@@ -21,14 +21,14 @@ const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 const BYTES_MIN: u64 = 20;
 /// Compressed bytes that are decompressed at a time. The text can be a thousand times as large.
 const INFLATE_BYTES: usize = 4 << 10;
-/// The least room for text when bytes are decompressed.
+/// The minimum free space for text when bytes are decompressed.
 const TEXT_BYTES: usize = 32 << 10;
-/// Window of deflate, as a power of two: the largest one.
+/// The binary logarithm of the size of deflate's window. This is the largest window that deflate allows.
 const WINDOW_BITS: u8 = 15;
 /// Decompressed bytes that are skipped before the task yields to others.
 const TURN_BYTES: u64 = 512 << 10;
-/// The interval at which a file is checked while it is still being compressed, and its text is shorter than the part of the
-/// original that was read.
+/// While a file is still being compressed, its text may be shorter than the part of the original that was read. This is the
+/// interval at which the file is then checked for more text.
 const GROWTH_LOOK: Duration = Duration::from_millis(500);
 
 /// The kind of a file, by its first bytes.
@@ -52,9 +52,8 @@ pub(super) fn form(start: &[u8], len: u64, path: &Path) -> Form {
     }
 }
 
-/// Whether the text of a file ends at `offset`. The last four bytes of the file hold the length of the text of its last member.
-/// If the file has several members, this may return false although the text ends there. The file is then decompressed once
-/// more.
+/// Whether the text of a file ends at `offset`. The last four bytes of the file hold the length of the text of its last member. If
+/// the file has several members, this may return false although the text ends at `offset`. The file is then decompressed once more.
 pub(super) fn is_read(file: &fs::File, len: u64, offset: u64) -> io::Result<bool> {
     let mut last = Vec::new();
     read_at(file, &mut last, 4, len.saturating_sub(4))?;
@@ -91,10 +90,10 @@ impl GzipText {
         self.inflater = Inflater::default();
     }
 
-    /// Finds the first candidate (an offset at which reading may continue) whose mark fits the text. Returns the mark at the
-    /// offset of this candidate. A candidate without a mark fits any text that reaches its offset. Returns None if no candidate
-    /// fits. Waits for more text while the file is being written. `since` is used instead of the time of the last write if that
-    /// time lies in the future.
+    /// Finds the first candidate (an offset at which reading may continue) whose mark fits the text. Returns the mark at the offset
+    /// of this candidate. A candidate without a mark fits any text that reaches its offset. Returns None if no candidate fits.
+    /// Waits for more text while the file is being written. If the time of the last write lies in the future, `since` is used
+    /// instead of it.
     pub(super) async fn find(
         &mut self,
         file: &fs::File,
@@ -208,8 +207,8 @@ impl GzipText {
         self.inflater.broken.as_deref()
     }
 
-    /// Whether the compressed bytes that were consumed end with the trailer of a member. If they do not at the end of the file, the
-    /// file is damaged, is still being written, or was cut off.
+    /// Whether the consumed bytes of the file end with the trailer of a member. If this is false at the end of the file, the file
+    /// is damaged, is still being written, or was cut off.
     pub(super) fn is_complete(&self) -> bool {
         self.inflater.is_whole
     }

@@ -1,9 +1,9 @@
 //! Recognizes copies of files.
 //!
-//! logrotate's `copytruncate` copies a file and then truncates it. If the copy matches `paths`, too, it holds lines that were
-//! already read, under a new inode. A new file may be a copy of a known file if both have the same head (a checksum of the first
-//! line). The new file is then compared with the marks of the known file (checksums of the bytes before certain offsets). If the
-//! marks fit, the source waits for a limited time until the known file is truncated. Reading of the copy then begins where the
+//! logrotate's `copytruncate` copies a file and then truncates it. If `paths` matches the copy, too, the source finds, under a new
+//! inode, lines that it has already read. A new file may be a copy of a known file if both have the same head (a checksum of the
+//! first line). The new file is then compared with the marks of the known file (checksums of the bytes before certain offsets). If
+//! the marks fit, the source waits for a limited time until the known file is truncated. Reading of the copy then begins where the
 //! reader of the known file stopped. Recently truncated contents are stored with the positions, including their last marks,
 //! because the next run may be the first to find the copy.
 
@@ -36,14 +36,14 @@ pub(super) struct Heads(Arc<Mutex<Table>>);
 #[derive(Debug, Default)]
 struct Table {
     by_head: HashMap<u64, Vec<Weak<Tracked>>>,
-    /// Files without a reader. Copies of their former contents may still appear.
+    /// Files without a reader that are kept here, because copies of their former contents may still appear.
     lingering: Vec<Arc<Tracked>>,
 }
 
 /// The result of comparing a new file with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Likeness {
-    /// No other file is known with the same content.
+    /// No other known file has the same content.
     Own,
     /// The content equals the first part of a longer file that may be truncated soon: the file may be a copy in progress.
     Part,
@@ -73,7 +73,7 @@ impl Heads {
     /// Remembers the former contents of a file without a reader for as long as copies of them may appear.
     pub(super) fn linger(&self, tracked: Arc<Tracked>) {
         let mut state = tracked.state();
-        // Copies of the current content are not looked for, because without a reader a truncation would not be noticed.
+        // Copies of the current content are not recognized: without a reader, a truncation would not be noticed.
         state.settled = None;
         let remembers = !state.previous.is_empty();
         drop(state);
@@ -107,7 +107,7 @@ impl Heads {
         truncated
     }
 
-    /// Remembers the truncations that an earlier run noticed. Their age starts at zero again, because copies cannot be found while
+    /// Remembers the truncations that an earlier run noticed. Their age starts at zero again, because no copy can be found while
     /// the source does not run.
     pub(super) fn restore(&self, truncated: Vec<Truncated>) {
         for content in truncated.chunk_by(|one, next| one.id == next.id) {
@@ -130,7 +130,8 @@ impl Heads {
         }
     }
 
-    /// For each truncated content with this head: the offset up to which it was settled, with the last mark before it.
+    /// Returns for each truncated content with this head the offset up to which the content was settled, and the last mark at or
+    /// before this offset.
     pub(super) fn former(&self, head: u64) -> Vec<Candidate> {
         let table = self.lock();
         let alike = table
@@ -215,7 +216,8 @@ impl Heads {
                     continue;
                 }
                 let end = previous.settled.min(len);
-                // A copy is complete when its original is truncated. A file that was written later may only begin like a copy.
+                // A copy is complete when its original is truncated. A file that was written after that may only begin like a
+                // copy, so only the part up to a mark that fits counts as copied.
                 let is_older = written.is_some_and(|written| written < previous.noticed);
                 match last_within(&previous.marks, len) {
                     Some(mark) if Mark::read(file, mark.offset)? == Some(mark) => {
@@ -224,7 +226,7 @@ impl Heads {
                         return Ok(Likeness::CopyUpTo(equal));
                     }
                     Some(_) => {}
-                    // The content was truncated before a mark was stored. Only the name shows that this is a copy.
+                    // The content was truncated before a mark was stored, so only the name can show that the new file is a copy.
                     None => {
                         let is_suffixed = is_suffixed(&new.state().path, &path);
                         if previous.marks.is_empty() && is_older && is_suffixed {
@@ -252,8 +254,8 @@ fn last_within(marks: &[Mark], len: u64) -> Option<Mark> {
     within.find(|mark| (1..=len).contains(&mark.offset))
 }
 
-/// Compares a new file of `len` bytes with the file at `path`, whose reader has noticed no truncation. `marks` are those of the
-/// reader.
+/// Compares a new file of `len` bytes with the file at `path`, whose reader has noticed no truncation. `marks` are the marks of
+/// that reader.
 fn compare(
     new: &fs::File,
     len: u64,
@@ -276,7 +278,8 @@ fn compare(
             Likeness::Perhaps
         });
     }
-    // A file that still holds what was read of it has other bytes or is shorter, so the new file is not a copy of it.
+    // The other file is shorter than the new file, or differs from it. If the other file still holds everything that was read of
+    // it, the new file is not its copy.
     let is_truncated = match marks.last() {
         Some(last) => Mark::read(&other, last.offset)? != Some(*last),
         None => false,

@@ -1,17 +1,18 @@
-//! Skips holes. A program that does not append continues at its old offset after its log was truncated (`copytruncate`). The file
-//! then grows again, with a hole before the first line: bytes that were never written and are read as NULs.
+//! Skips holes. A program that did not open its log for appending continues at its old offset after the log was truncated
+//! (`copytruncate`). The file then grows again, with a hole before the first line: bytes that were never written and are read as
+//! NULs.
 //!
 //! The file system (`SEEK_DATA`) distinguishes a hole from NULs that were written. A hole ends at the start of a block, and NULs
-//! at the start of that block count as part of the hole. A file smaller than a block cannot have a hole. So NULs at the start of
-//! a file count as a hole, too, if their number is at least the number of bytes that were truncated.
+//! at the start of that block count as part of the hole. A file smaller than a block cannot have a hole. It stores NULs instead.
+//! So NULs at the start of a file count as a hole, too, if their number is at least the number of bytes that were truncated.
 
 use std::{fs, io};
 
 use millstream_sys::disk::read_at;
 use rustix::{fs::SeekFrom, io::Errno};
 
-/// The largest block size of common file systems, in bytes. NULs after a hole belong to it at most up to the next multiple of this
-/// size.
+/// The largest block size of common file systems, in bytes. NULs after a hole count as part of the hole only up to the next
+/// multiple of this size.
 const BLOCK_BYTES: usize = 64 << 10;
 
 /// The offset at which the hole that begins at `at` ends. None if there is no hole. `text` was read at `at`, `len` is the length

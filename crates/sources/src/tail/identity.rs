@@ -40,7 +40,7 @@ pub(super) struct Inode {
     pub device: u64,
     /// `st_ino`.
     pub number: u64,
-    /// Nanoseconds since 1970, 0 where the file system keeps no birth time.
+    /// The birth time in nanoseconds since 1970. 0 if the file system keeps no birth times.
     pub birth: i64,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Stat {
     pub len: u64,
     /// False for directories, pipes and devices.
     pub is_file: bool,
-    /// When it was last written.
+    /// When the file was last written.
     pub written: SystemTime,
 }
 
@@ -148,7 +148,7 @@ pub(super) fn read_start(file: &fs::File) -> io::Result<Vec<u8>> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
     pub offset: u64,
-    /// CRC-32C of the [`MARK_BYTES`] bytes before the offset, or of fewer near the start.
+    /// CRC-32C of the [`MARK_BYTES`] bytes before the offset, or of all bytes before the offset if there are fewer.
     pub crc: u32,
 }
 
@@ -181,7 +181,7 @@ impl Mark {
     }
 }
 
-/// An offset at which reading of a file may continue. It applies if the mark fits the bytes of the file.
+/// An offset at which reading of a file may continue. It is used only if the mark fits the bytes of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub offset: u64,

@@ -1,8 +1,8 @@
 //! The files without a reader. They are known from a durable channel, from the stored positions, and from readers that ended.
 //!
-//! A file that a scan finds is compared with them. The result is a [`Verdict`]: the file continues, its inode holds another
-//! content, or the file is new. A head is a checksum of the first line, a generation numbers the contents of one inode, and a
-//! mark is an offset with a checksum of the bytes before it (`identity.rs`).
+//! A file that a scan finds is compared with the known files. The result is a [`Verdict`]: the file continues, its inode holds
+//! another content, or the file is new. A head is a checksum of the first line, a generation numbers the contents of one inode, and
+//! a mark is an offset with a checksum of the bytes before it (`identity.rs`).
 
 use std::{collections::HashMap, fs, io, path::Path};
 
@@ -31,7 +31,7 @@ impl Past {
         self.id.head == 0
     }
 
-    /// The mark, unless it is at offset 0, where it is the same for every file.
+    /// The mark, unless it is at offset 0: there, all files have the same mark.
     pub(super) fn marks(&self) -> impl Iterator<Item = Mark> + use<> {
         self.mark.filter(|mark| mark.offset > 0).into_iter()
     }
@@ -42,8 +42,8 @@ impl Past {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     files: HashMap<(u64, i64), Vec<Past>>,
-    /// Contents that were truncated after the positions were last stored: the channel knows a later content of the same inode.
-    /// The next scan may find copies of them.
+    /// Contents that were truncated after the positions were last stored. The positions have these contents, but the channel has a
+    /// later content of the same inode. The next scan may find copies of the former contents.
     former: HashMap<(u64, i64), Vec<Past>>,
 }
 
@@ -89,8 +89,8 @@ impl Known {
             });
             if let Some(past) = displaced.filter(|past| !past.is_unsent()) {
                 let former = known.former.entry((id.inode, id.birth)).or_default();
-                // A copy of a content without a mark is recognized only by its name. This works only for the last content, so
-                // older contents without a mark are dropped.
+                // A copy of a content without a mark is recognized only by its name. Only copies of the last content are recognized
+                // by their name, so older contents without a mark are dropped.
                 former.retain(|other| other.marks().next().is_some());
                 former.push(past);
             }
@@ -117,8 +117,8 @@ impl Known {
         });
     }
 
-    /// Adds a file of which nothing was sent yet, unless its inode is known. It is then read from its beginning, even under
-    /// another name.
+    /// Adds a file of which nothing was sent yet, unless its inode is known. The file will be read from its beginning, even if it
+    /// has another name by then.
     pub(super) fn expect(&mut self, inode: Inode, path: &Path) {
         if self.find(inode).is_none() {
             let id = FileId {
@@ -178,7 +178,8 @@ impl Known {
     pub(super) fn find(&self, inode: Inode) -> Option<&Past> {
         let all = self.files.get(&(inode.number, inode.birth))?;
         let same = all.iter().find(|past| past.id.device == inode.device);
-        // Without a birth time, the same inode number on another device means nothing.
+        // Device numbers may have changed, so an equal inode number with an equal birth time suffices. Without a birth time, an
+        // equal inode number on another device proves nothing.
         same.or_else(|| all.first().filter(|_| inode.birth != 0))
     }
 

@@ -1,4 +1,4 @@
-//! Reports the lags of the files of a source: their numbers of unread bytes.
+//! Reports the lags of the files of a source. The lag of a file is its number of unread bytes.
 
 use std::{
     cmp::Reverse,

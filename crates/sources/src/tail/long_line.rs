@@ -1,6 +1,7 @@
 //! Finds the end of a line that is longer than `line_max` and is to be truncated or rejected.
 //!
-//! Such a line is handled only once its end is written, so the position of the reader never points into the line.
+//! Such a line is handled only once its newline is written, or once the reader is done with the file. So the position of the
+//! reader never points into the line.
 
 use std::{fs, io};
 

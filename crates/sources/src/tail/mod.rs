@@ -14,7 +14,8 @@
 //!   state of the files that are being read, and `heads.rs` recognizes copies of them.
 //! - `source_state.rs`, `context.rs`, `ends.rs` and `signal.rs` connect the readers with `run.rs`.
 //!
-//! No line of a file is lost. If the source sends to a durable channel, no line is delivered twice.
+//! No line is lost, unless a truncation destroys it before it is settled. If the source sends to a durable channel, no line is
+//! delivered twice.
 
 mod admission;
 mod begin;

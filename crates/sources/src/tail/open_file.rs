@@ -10,7 +10,7 @@ use millstream_pipeline::meters::Meter;
 
 use super::identity::{Inode, Stat};
 
-/// A file that was not written for this long is closed. It is opened again when it is written.
+/// A file is closed if it was not written for this time. It is opened again after the next write.
 const CLOSE_AFTER: Duration = Duration::from_secs(600);
 
 /// A file that is opened on demand.

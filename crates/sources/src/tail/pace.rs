@@ -1,8 +1,8 @@
 //! The lag of a reader (its number of unread bytes), and the frequency of its wake-ups.
 //!
-//! A file that is written in small pieces would wake its reader for each piece, or keep the reader running. After several
-//! wake-ups in quick succession, the reader naps before it reads again. A busy file then needs far fewer reads; an idle one is
-//! never delayed.
+//! A file that is written in small pieces would wake its reader for each piece, or keep the reader running. After several wake-ups
+//! in quick succession, the reader naps before it reads again. So a busy file needs far fewer reads, and a file that is rarely
+//! written is never delayed.
 
 use std::{
     sync::{
@@ -40,7 +40,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The pace of a file without unread bytes. It will add the unread bytes of the file to the gauge `lag`, and copy them to `own`.
+    /// The pace of a file without unread bytes. When the number of unread bytes changes, `Pace` updates the gauge `lag` and the copy
+    /// `own`.
     pub(super) fn new(lag: Meter, own: Arc<AtomicU64>) -> Self {
         let now = Instant::now();
         Self {
@@ -82,7 +83,7 @@ impl Pace {
     /// Notes that the reader was woken, or has read to the end. Returns how long it should nap.
     pub(super) fn woken(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        // After a nap, `self.woken` is the end of the nap, so the nap does not count as time between wake-ups.
+        // If a nap came before, `self.woken` is the end of that nap. So the nap does not count as time between wake-ups.
         self.near = if now.duration_since(self.woken) < NEAR {
             self.near + 1
         } else {

@@ -81,7 +81,8 @@ impl Position {
         Ok(id)
     }
 
-    /// The identity of the file, or the one that [`Position::identify`] would determine now.
+    /// The identity of the file. If it is not determined yet, returns the identity that [`Position::identify`] would determine
+    /// now.
     pub(super) fn identity(&self, file: &fs::File) -> io::Result<FileId> {
         match self.id {
             Some(id) => Ok(id),
@@ -89,7 +90,7 @@ impl Position {
         }
     }
 
-    /// Sets the identity of the file. Reading begins at the current position.
+    /// Sets the identity of the file, and publishes it with the current position, at which reading begins.
     pub(super) fn adopt(&mut self, id: FileId) {
         self.id = Some(id);
         let mut state = self.tracked.state();
@@ -142,7 +143,7 @@ impl Position {
         self.flight.answered().await;
     }
 
-    /// Whether the largest number of batches is in flight, so that a receipt must arrive before the next batch is sent.
+    /// Whether the maximum number of batches is in flight. If so, a receipt must arrive before the next batch is sent.
     pub(super) fn is_full(&self) -> bool {
         self.flight.is_full()
     }

@@ -17,8 +17,8 @@
 //! Up to version 3 the file was all text, with a title line `millstream tail positions VERSION` and a last line `end CRC`.
 //! Version 2 had no line `ran`. Version 1 had neither the line `ran` nor lines `was`.
 //!
-//! The file exists from the first run on, even if it names no log. If it exists, every log that it does not name is new and is
-//! read from its beginning.
+//! The positions file exists from the first run on, even if it has no entry. If it exists, every tailed file without an entry is
+//! new and is read from its beginning.
 
 use std::{
     fmt::Write as _,
@@ -62,7 +62,7 @@ pub(super) struct Entry {
     pub mark: Mark,
     /// When a scan last saw the file, in seconds since 1970.
     pub seen: u64,
-    /// The last path of the file. Only for people who read the stored positions.
+    /// The last path of the file. Only for operators who look at the stored positions.
     pub path: String,
 }
 
@@ -163,7 +163,7 @@ fn parse(body: &[u8]) -> Result<Positions, String> {
     Ok(positions)
 }
 
-/// The text that [`parse`] reads. Leaves out files that were not seen for a long time.
+/// The text of the positions, which [`parse`] reads. Leaves out files that no scan has seen for [`FORGET_AFTER`].
 fn text(positions: &Positions) -> String {
     let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
     let mut text = String::new();

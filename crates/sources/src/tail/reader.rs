@@ -3,10 +3,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Bytes are read into a pooled buffer that the batch then owns. A partial record at the end of a read is read again with the
-//! next batch. The position is a mark: an offset and a checksum of the bytes before it. Every read begins a little before the
-//! offset and compares these bytes with the checksum. So a truncation is noticed even if the file has grown past the position
-//! again. After a failure the reader continues at the settled mark: everything before it is settled.
+//! Bytes are read into a pooled buffer that the batch then owns. A partial record at the end of a read is read again with the next
+//! batch. The position is a mark: an offset and a checksum of the bytes before it. Every read begins a little before the offset,
+//! and the reader compares these bytes with the checksum. So a truncation is noticed even if the file has grown past the position
+//! again. After a failure, the reader continues at the settled mark, the mark before which everything is settled.
 
 use std::{
     io,
@@ -50,7 +50,8 @@ pub(super) struct Reader {
     records: Records,
     /// Whether the file may be a copy of another one.
     appeared: bool,
-    /// Whether the file stays as it is although it is done: it is damaged or incomplete, or `when_done` failed.
+    /// Whether `when_done` is no longer applied to the file, because the file is damaged or incomplete, or because `when_done`
+    /// failed.
     stays: bool,
     /// Raised while the file cannot be read.
     failing: Option<Condition>,
@@ -216,8 +217,8 @@ impl Reader {
         let is_complete = self.records.decoder.is_by_line() || text.len() == wanted;
         let after = match text.len() as u64 {
             bytes if mark == Some(next.offset + bytes) => After::Mark,
-            // A short read means that the file is shorter than the file system reports. Nothing follows then for plain lines:
-            // otherwise the reader would retry immediately and forever.
+            // A short read means that the file is shorter than the file system reports. For plain lines, the text then counts as
+            // the end of the file. Otherwise the reader would repeat the read immediately, without end.
             bytes if is_complete && bytes < available => After::More,
             _ => After::Nothing,
         };
@@ -256,8 +257,8 @@ impl Reader {
     }
 
     /// Yields, so that the consumer on this thread takes the batch while it is in the cache, and other files get a turn. With
-    /// `rate_max`, first waits to keep the rate below it. If the reader keeps up with a busy writer, it naps (`pace.rs`), so that
-    /// the next read finds several lines.
+    /// `rate_max`, first waits, to keep the rate below this limit. If the reader keeps up with a busy writer, it naps (`pace.rs`),
+    /// so that the next read finds several lines.
     async fn yield_turn(&mut self) {
         let rate = self.context.common.options.rate_max;
         if rate > 0 {
@@ -285,12 +286,12 @@ impl Reader {
         let rotated = self.context.tracked.state().rotated;
         let last_read = self.records.pace.last_read;
         let since = match self.gzip {
-            // The reader ends even if the path matches: a compressed file that is not being written is complete, and other
-            // readers wait for the permit to decompress that this reader holds.
+            // The reader of a compressed file ends even if the path matches. A compressed file that is not being written is
+            // complete. This reader holds a permit to decompress, for which other readers wait.
             Some(_) => Some(self.file.written_at().unwrap_or(last_read)),
             None => rotated
                 .or(self.has_to_be_done().then_some(last_read))
-                // A line without its newline is written and not read yet.
+                // The last write counts, too: it may have written a line without its newline, which is not read yet.
                 .map(|since| {
                     since
                         .max(last_read)
@@ -309,7 +310,7 @@ impl Reader {
         if let Some(file) = self.file.get() {
             let alarms = self.context.common.alarms.as_ref();
             match alarms.map(|alarms| alarms.set(file, &self.context.tracked.alarm)) {
-                // The alarm was not set before, so a write may have been missed: read once more.
+                // The alarm was not set before, so a write may have been missed. The file is read once more.
                 Some(Ok(true)) => return false,
                 Some(Ok(false)) if rotated.is_none() && self.records.position.is_settled() => {
                     self.file.close_if_old();
@@ -389,8 +390,8 @@ impl Reader {
         self.context.common.options.when_done != WhenDone::Keep && !self.stays
     }
 
-    /// Whether everything that was sent is settled. If not, waits for a receipt. Until then the file stays open: if a batch is
-    /// dropped, its records are read again, and a removed file could not be opened again.
+    /// Whether everything that was sent is settled. If not, waits for a receipt. The file stays open until everything is settled:
+    /// if a batch is dropped, its records are read again, and a removed file could not be opened again.
     async fn is_settled(&mut self) -> bool {
         let is_settled = self.records.position.is_settled();
         if !is_settled {
@@ -403,7 +404,7 @@ impl Reader {
     /// done with the file.
     async fn finish(&mut self) -> bool {
         if let Some(gzip) = self.gzip.as_ref().filter(|gzip| !gzip.is_complete()) {
-            // Further records can only be recovered from the damaged part of the file, or are not written yet.
+            // The file stays, because its damaged part may hold further records, or further records are not written yet.
             self.stays = true;
             if gzip.damage().is_none() {
                 let path = self.context.path();
@@ -455,7 +456,8 @@ impl Reader {
         Ok(Stat::of(file)?.len == read)
     }
 
-    /// Opens the file unless it is open. Returns false if the path no longer leads to the file: a scan then looks for it.
+    /// Opens the file unless it is open. Returns false if the path no longer leads to the file, and requests a scan that looks for
+    /// the file.
     fn open(&mut self) -> io::Result<bool> {
         if self.file.get().is_some() {
             return Ok(true);
@@ -483,8 +485,8 @@ impl Reader {
         self.context.source.once || self.file.get().is_none()
     }
 
-    /// Whether the file is a copy of a file that was truncated. If so, continues at the offset up to which the original was read.
-    /// Also returns true if the source stops before this is known.
+    /// Whether the file is a copy of a file that was truncated. If so, reading of the copy continues at the offset up to which the
+    /// original was read. Also returns true if the source stops before the answer is known.
     async fn is_copy(&mut self, len: u64) -> io::Result<bool> {
         let Some(file) = self.file.get() else {
             return Ok(false);

@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Each batch moves the position to the end of its records. A position never points into a record, except between the pieces of a
-//! long line that is split. A mark is an offset with a checksum of the bytes before it (`identity.rs`).
+//! Each batch moves the position to the end of its records. A position is never inside a record, but may lie between two pieces
+//! of a long line that is split. A mark is an offset with a checksum of the bytes before it (`identity.rs`).
 
 use std::{fs, io, sync::Arc, time::Duration};
 
@@ -45,8 +45,8 @@ pub(super) enum Step {
 /// The records of one file.
 pub(super) struct Records {
     common: Arc<SourceState>,
-    /// Whether the source runs with `--once`. The last batch then asks consumers to settle it early, because the reader waits
-    /// until the batch is settled.
+    /// Whether the source runs with `--once`. If it does, it asks the consumers of the file's last batch to settle this batch
+    /// early, because the reader waits until the batch is settled.
     once: bool,
     pub position: Position,
     pub decoder: Decoder,
@@ -92,9 +92,10 @@ impl Records {
         }
     }
 
-    /// The next offset at which a batch must end: a downstream channel has kept the file up to there, and another one has not. The
-    /// channel could not recognize the records before this offset in a batch that holds records after it, too. `None` if there is
-    /// no such offset. Also `None` if the records are plain lines, because a channel can divide batches of lines.
+    /// Returns the next offset at which a batch must end: one downstream channel has kept the file up to this offset, and another
+    /// one has not. If a batch held records from both sides of the offset, the first channel could not recognize the records that
+    /// it already has. Returns `None` if there is no such offset, or if the records are plain lines of an uncompressed file,
+    /// because a channel can divide a batch of lines.
     pub(super) fn next_mark(&mut self, file: &fs::File) -> io::Result<Option<u64>> {
         if !self.common.durable || !self.decoder.is_by_line() {
             return Ok(None);
@@ -158,8 +159,8 @@ impl Records {
         }
     }
 
-    /// Sends the last line, which has no newline yet. `chunk` holds its first `wanted` bytes, and one byte more if the line has
-    /// grown. Returns false if the file has grown or changed.
+    /// Sends the last line, which has no newline yet. `chunk` holds the first `wanted` bytes of the line, and one more byte if the
+    /// line has grown. Returns false if the file has grown or changed.
     pub(super) async fn send_partial_line(
         &mut self,
         file: &fs::File,
@@ -195,9 +196,9 @@ impl Records {
         self.skip(file, mark).await
     }
 
-    /// Announces the file to a durable channel: sends it the position at which reading begins, in a batch without records.
-    /// Without the announcement, lines could be lost: if the source crashed before it sent the first lines, the next run would
-    /// begin at the new end of the file.
+    /// Announces the file to a durable channel: sends a batch without records, whose origin is the position at which reading
+    /// begins. Without the announcement, lines could be lost: if the source crashed before it sent the first lines, the next run
+    /// would begin at the new end of the file.
     pub(super) async fn announce(&self, context: &mut FileContext) {
         let signal = &self.common.signal;
         let Some(file) = self.position.id().filter(|_| self.common.durable) else {
@@ -217,8 +218,8 @@ impl Records {
         }
     }
 
-    /// Goes back because a batch was dropped: to the settled mark, or to a later offset up to which a durable channel has kept
-    /// the file. `file` is None if the file is compressed.
+    /// Goes back after a batch was dropped. Reading resumes at the settled mark, or at a later offset if a durable channel has
+    /// kept the file up to that offset. `file` is None if the file is compressed.
     pub(super) async fn go_back(&mut self, context: &mut FileContext, file: Option<&fs::File>) {
         let _ = self.position.land().await;
         let mut mark = self.position.settled();
@@ -239,8 +240,8 @@ impl Records {
     }
 
     /// Starts over at the first byte, because the inode holds another content. First waits for the receipts (the answers of the
-    /// channel) of the old content. If a part of the old content was not settled, returns the offsets at which that part begins
-    /// and ends as an error.
+    /// channel) of the old content. If a part of the old content was not settled, the error holds the offsets at which that part
+    /// begins and ends.
     pub(super) async fn begin_anew(&mut self) -> Result<(), (u64, u64)> {
         let sent = self.position.next().offset;
         let landed = self.position.land().await;
@@ -305,7 +306,7 @@ impl Records {
     /// the file.
     ///
     /// Each piece of a split line is a batch, so a position may lie between two pieces. Reading from there yields the
-    /// same remaining pieces. A truncated or rejected line is handled only once its end is written.
+    /// same remaining pieces. A line that `too_long` truncates or rejects is handled only once its end is written.
     async fn send_long_line(
         &mut self,
         file: &fs::File,
@@ -376,8 +377,8 @@ impl Records {
     }
 }
 
-/// The text before `mark`, which is relative to the start of `text`, and what follows it. `more`: whether the file holds more than
-/// `text`.
+/// Returns the part of `text` before `mark`, and what follows that part. `mark` is relative to the start of `text`. `more`:
+/// whether the file holds more than `text`.
 fn up_to(mark: Option<u64>, text: &[u8], more: bool) -> (&[u8], After) {
     let mark = mark.and_then(|mark| usize::try_from(mark).ok());
     match mark.and_then(|mark| text.get(..mark)) {

@@ -1,7 +1,8 @@
 //! Recognizes files that were renamed before a scan saw them.
 //!
 //! A file may be created under a name that matches and renamed before the next scan. Its new name (`app.log.1`) does not match,
-//! and could be that of any file. But the kernel has reported the rename, with the old name.
+//! so the name alone does not show that the file must be read. But the kernel has reported the rename together with the old name,
+//! which matches.
 
 use std::{
     collections::HashMap,
@@ -13,20 +14,22 @@ use inotify::EventMask;
 
 use super::scan::Patterns;
 
-/// How long a rename is remembered. A scan that began after it finds the file within this time.
+/// How long a rename is remembered. Within this time, a scan that began after the rename finds the file.
 const AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Recent renames of files whose former names match.
 #[derive(Debug, Default)]
 pub(super) struct Renames {
-    /// The kernel's number of the rename whose old name it reported last. The new name follows.
+    /// The cookie by which inotify connects the old and the new name of a rename. Set when the kernel reports an old name that
+    /// matches or is in `to`. Cleared when the kernel reports a new name, or an old name for which neither is true.
     begun: Option<u32>,
-    /// The current paths of the files, none of which match, and when each was renamed.
+    /// For each file, its current path, which does not match, and the time of the rename.
     to: HashMap<PathBuf, Instant>,
 }
 
 impl Renames {
-    /// Notes that the kernel has reported a change of the name `path`. The old and the new name of a file have the same `rename`.
+    /// Notes that the kernel has reported a change of the name `path`. `rename` is inotify's cookie; the reports of the old and
+    /// of the new name carry the same cookie.
     pub(super) fn note(
         &mut self,
         mask: EventMask,

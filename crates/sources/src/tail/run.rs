@@ -41,8 +41,8 @@ use super::{
 const SCAN_GAP: Duration = Duration::from_millis(20);
 /// The pause after a scan is at least this many times as long as the scan, so scans use at most 5 % of a core.
 const SCAN_SHARE: u32 = 20;
-/// The tolerance when a birth time is compared with the start of a scan. File systems take birth times from the last clock tick
-/// of the kernel, so they may be up to 10 ms too early.
+/// The tolerance when a birth time is compared with the start of a scan. A file system takes a birth time from the last clock
+/// tick of the kernel, so the birth time may be up to 10 ms too early.
 const BIRTH_STEP: Duration = Duration::from_millis(20);
 /// The interval at which a compressed file is checked while it waits for its original.
 const DEFERRED_WAIT: Duration = Duration::from_secs(1);
@@ -161,9 +161,9 @@ impl Run {
         outcome
     }
 
-    /// Writes the positions. If the source sends to a durable channel, a restart takes the offsets from the channel. From the
-    /// stored positions it then needs only the marks (checksums of the bytes before the offsets), which reveal files that were
-    /// truncated in the meantime.
+    /// Writes the positions. If the source sends to a durable channel, a restart takes the offsets from the channel. Of the
+    /// stored positions, the restart then needs only the marks (checksums of the bytes before the offsets), to recognize files
+    /// that were truncated in the meantime.
     async fn store(&mut self) {
         if !self.store.begin(&self.common.signal) {
             return;
@@ -210,7 +210,8 @@ impl Run {
     async fn scan(&mut self) {
         let started = Instant::now();
         let ran = Time(Time::now().0.saturating_sub(BIRTH_STEP.as_nanos() as i64));
-        // A new directory may hold files that were created before it was watched, so the walk is repeated.
+        // A directory may hold files that were created before it was watched. So the walk is repeated until all directories
+        // that it finds were already watched.
         while let Some(scan) = self.walk().await {
             let watched_all = self.watch_directories(&scan);
             if self.admission.is_first() {
@@ -239,7 +240,8 @@ impl Run {
         self.store.walked();
     }
 
-    /// Reports at the start the patterns that match nothing: a typing mistake would otherwise stay unnoticed.
+    /// Reports the patterns that match nothing. Called at the first scan, because otherwise a typing mistake would stay
+    /// unnoticed.
     fn report_unmatched(&self, scan: &Scan) {
         let unmatched = self.common.options.patterns.unmatched(scan);
         if !unmatched.is_empty() {

@@ -62,7 +62,7 @@ pub(super) struct Scan {
     pub directories: Vec<PathBuf>,
     /// Directories that could not be read, each with the error.
     pub unreadable: Vec<(PathBuf, String)>,
-    /// The number of directories that were searched, one entry per pattern.
+    /// For each pattern, the number of directories that were searched.
     pub searched: Vec<usize>,
 }
 
@@ -99,8 +99,8 @@ impl Pattern {
         let mut levels = Vec::new();
         let mut deep = false;
         for part in &parts[fixed..directories] {
-            // A part with `**` spans several levels, and so does a part that begins or ends within braces, because the braces
-            // contain a slash. From this level on, any directory may lead to a match.
+            // A part with `**` spans several levels. So does a part with unbalanced braces: the braces contain the slash at
+            // which the pattern was divided. From this level on, any directory may lead to a match.
             if part.contains("**") || part.matches('{').count() != part.matches('}').count() {
                 deep = true;
                 break;
@@ -170,8 +170,8 @@ impl Patterns {
             .filter(|shorter| self.matches(shorter))
     }
 
-    /// A message for each pattern that matches no file of the scan. It names the directories searched, or one that cannot be
-    /// read.
+    /// A message for each pattern that matches no file of the scan. The message says what was searched, or which directory does
+    /// not exist or cannot be read.
     pub(super) fn unmatched(&self, scan: &Scan) -> Vec<String> {
         let mut matched = vec![false; self.paths.len()];
         for found in scan.files.iter().filter(|found| found.matches) {
@@ -293,7 +293,7 @@ impl Patterns {
     }
 }
 
-/// The path without `./` at its start, as the patterns have it.
+/// Removes `./` from the start of a path, because the patterns have no `./` either.
 pub(super) fn without_dot(path: PathBuf) -> PathBuf {
     match path.strip_prefix("./") {
         Ok(short) => short.to_path_buf(),

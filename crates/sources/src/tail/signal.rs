@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 pub(super) struct StoreSignal {
     moved: Notify,
     urgent: AtomicBool,
-    /// The number of readers that still have to announce the first position of their file: a durable channel must keep it before
-    /// any lines are sent.
+    /// The number of readers that still have to announce the first position of their file. A durable channel must keep this
+    /// position before any lines are sent.
     announcing: AtomicUsize,
 }
 
@@ -51,8 +51,9 @@ impl StoreSignal {
         self.moved();
     }
 
-    /// Whether an announcement is outstanding. The first positions of the source must not be stored then: the next run would take
-    /// the file of the announcement for one that appeared after the first start, and read it from its beginning.
+    /// Whether an announcement is outstanding. While one is, the source must not store its first positions. Otherwise the next
+    /// run would assume that a file without an announcement appeared after the first start, and would read this file from its
+    /// beginning.
     pub(super) fn is_announcing(&self) -> bool {
         self.announcing.load(Ordering::Relaxed) > 0
     }

@@ -15,8 +15,9 @@ use super::{
 
 /// The delay between the first change of a position and the write. Also the delay after a failed write.
 const STORE_WAIT: Duration = Duration::from_secs(1);
-/// The same delay if the source sends to a durable channel. The stored positions then only help to recognize files. If a change
-/// is urgent, they are written immediately, but at most once per [`STORE_WAIT`].
+/// Replaces [`STORE_WAIT`] if the source sends to a durable channel and stored positions exist, because the stored positions
+/// then only help to recognize files. If a change is urgent, the positions are still written immediately, but at most once per
+/// [`STORE_WAIT`].
 const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
 /// The longest interval between two stores. Positions are written even if none has moved, because the time of the last scan
 /// is stored with them.
@@ -83,7 +84,8 @@ impl Store {
     pub(super) fn begin(&mut self, signal: &StoreSignal) -> bool {
         self.at = None;
         self.not_before = Instant::now() + STORE_WAIT;
-        // The next run would take a file whose first position is not announced yet for one that appeared after the first start.
+        // If the first positions were stored before every file is announced, the next run would assume that a file without an
+        // announcement appeared after the first start.
         if !self.exists && signal.is_announcing() {
             return false;
         }

@@ -1,6 +1,6 @@
 //! The state of a file that is being read. `run.rs` and the reader share it.
 //!
-//! A mark is an offset and a checksum of the bytes before it, a head is a checksum of the first line (`identity.rs`).
+//! A mark is an offset with a checksum of the bytes before it. A head is a checksum of the first line (`identity.rs`).
 
 use std::{
     collections::VecDeque,
@@ -19,13 +19,13 @@ use super::{
     watch::Alarm,
 };
 
-/// The number of marks that are remembered, each at the end of a batch. A copy may be shorter than the part that was read, and
-/// is then compared with an earlier mark. This number suffices for files of any length, because the marks become sparser towards
+/// The maximum number of marks that are remembered, each at the end of a batch. A copy that is shorter than the part that was
+/// read is compared with an earlier mark. This number suffices for files of any length, because the marks become sparser towards
 /// the start: the last mark before any offset is at most a sixteenth of that offset away.
 const MARKS_MAX: usize = 400;
 const MARK_SPACING: u64 = 16;
-/// The number of former contents of one inode that are remembered, because a file may be truncated several times before its
-/// copies are checked.
+/// The maximum number of former contents of one inode that are remembered, because a file may be truncated several times before
+/// its copies are checked.
 const PREVIOUS_MAX: usize = 32;
 
 /// One file that has a reader.
@@ -47,7 +47,7 @@ pub(super) struct Tracked {
 pub(super) struct FileState {
     /// The current path of the file.
     pub path: PathBuf,
-    /// Since when no path that matches leads to the file. None while one does.
+    /// The time since which no matching path leads to the file. None while a matching path leads to it.
     pub rotated: Option<Instant>,
     /// The identity of the file, and how far it is settled. None until the identity is determined.
     pub settled: Option<(FileId, Mark)>,
@@ -67,9 +67,11 @@ pub(super) struct Previous {
     pub settled: u64,
     /// Marks at ends of batches. At most one if the content was truncated while the source did not run.
     pub marks: Vec<Mark>,
-    /// When this run noticed the truncation; the start of this run if an earlier run has noticed it.
+    /// The time at which this run noticed the truncation. Holds the start of this run instead if an earlier run has noticed the
+    /// truncation.
     pub noticed: Instant,
-    /// Whether an earlier run has noticed the truncation. Files that were written until this run began may then be newer.
+    /// Whether an earlier run has noticed the truncation. If so, `noticed` is later than the truncation, and a file written
+    /// before `noticed` may still be newer than the truncation.
     pub restored: bool,
 }
 
@@ -109,9 +111,9 @@ impl Tracked {
         })
     }
 
-    /// Whether this file may be the original of the compressed file at `to`, whose text has the head `head`. The compressed file
-    /// then has to wait: the rest of its text is still being read from this file. Or this file was truncated, and its reader has
-    /// not noticed that yet.
+    /// Whether this file may be the original of the compressed file at `to`, whose text has the head `head`. If it may be, the
+    /// compressed file has to wait, for one of two reasons: the rest of its text is still being read from this file, or this
+    /// file was truncated and its reader has not noticed that yet.
     pub(super) fn is_source_of(&self, head: u64, to: &Path) -> bool {
         let (path, last) = {
             let state = self.state();

@@ -59,7 +59,8 @@ impl Watch {
             watches: inotify.watches(),
             set: Arc::default(),
         };
-        // The replacement of this deprecated constructor is unsafe, because a type may not own its descriptor. `Inotify` owns it.
+        // The replacement of this deprecated constructor is unsafe, because the caller must guarantee that the descriptor stays
+        // open. `Inotify` owns its descriptor, and so keeps it open.
         #[allow(deprecated)]
         let inotify = AsyncFd::new(inotify)?;
         Ok(Self {
@@ -166,8 +167,8 @@ fn raise(alarm: &Weak<Alarm>) {
 }
 
 impl Alarms {
-    /// Makes the next write to `file`, or its rename or removal, wake `alarm`. Returns true if the alarm was not set before:
-    /// earlier writes are not reported, so the caller has to check the file once more.
+    /// Makes the next write to `file`, or its rename or removal, wake `alarm`. Returns true if the alarm was not set before. The
+    /// caller then has to check the file once more, because earlier writes are not reported.
     pub(super) fn set(&self, file: &fs::File, alarm: &Arc<Alarm>) -> io::Result<bool> {
         if alarm.armed.load(Ordering::Relaxed) {
             return Ok(false);

@@ -33,7 +33,7 @@ const WATCH: Duration = Duration::from_millis(50);
 /// Awaits `future`.
 ///
 /// # Panics
-/// With `step` if it takes too long.
+/// If the future takes too long. The message contains `step`.
 async fn within<T>(step: &str, future: impl Future<Output = T>) -> T {
     let result = tokio::time::timeout(PATIENCE, future).await;
     result.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {step}"))

@@ -1,11 +1,12 @@
 //! A simulated disk that keeps exactly what [`millstream_sys::disk::Disk`] promises, and nothing more.
 //!
-//! Written sectors and changed names are *pending* until the file or the directory is synced. A power cut keeps any subset
-//! of them, sector by sector (512 bytes) and name by name, and of each sector any version since the last sync: the kernel
-//! may have written any of them. A kill loses nothing, because the page cache survives. A call can be made to fail, or to be
-//! the last one before a crash; a write that the crash interrupts is done in part. After a failed sync the sectors count as
-//! clean, as on Linux: some of them never reached the disk, and no later sync writes them. A rename is atomic, as on
-//! journaling file systems, but its order relative to changes of other names is not kept.
+//! Written sectors and changed names are *pending* until the file or the directory is synced. A power cut keeps any subset of
+//! the pending sectors (512 bytes each) and of the pending names. Of a kept sector, any version since the last sync may
+//! survive, because the kernel may have written any of these versions. A kill loses nothing, because the page cache survives.
+//! A test can make a call fail, or make the machine crash during a call. If the machine crashes during a write, a prefix of the
+//! bytes is written. After a failed sync the sectors count as clean, as on Linux: some of them never reached the disk, and no
+//! later sync writes them. A rename is atomic, as on journaling file systems, but its order relative to changes of other names
+//! is not kept.
 
 mod inode;
 #[cfg(test)]
@@ -76,8 +77,8 @@ impl SimulatedDisk {
         self.lock().crashed
     }
 
-    /// Crashes the machine, unless it has crashed, and restarts it. Open handles become invalid, locks are freed, and planned
-    /// failures are forgotten.
+    /// Crashes the machine, unless it has crashed already, and restarts it. Open handles become invalid, locks are freed, and
+    /// planned failures are forgotten.
     pub fn restart(&self, crash: Crash) {
         self.lock().restart(crash);
     }

@@ -121,7 +121,8 @@ impl Volume {
         }
     }
 
-    /// Counts a call, and fails it if that is planned. Returns `Ok(true)` if the crash happens during this call.
+    /// Counts a call, unless it is a read, and makes it fail if a test has planned that. Returns `Ok(true)` if the crash happens
+    /// during this call.
     fn begin(&mut self, call: Call) -> io::Result<bool> {
         if self.crashed {
             return Err(io::Error::other("the machine has crashed"));

@@ -131,8 +131,8 @@ impl Broker {
         self.server.restart();
     }
 
-    /// Waits until the broker answers. The broker accepts connections long before that, but may close them. Then kcat exits,
-    /// because it has no other broker.
+    /// Waits until the broker answers. The broker accepts connections long before that, but may close them. kcat fails if its
+    /// connection is closed, because it knows no other broker. This method then starts kcat again.
     ///
     /// # Panics
     /// If it does not answer.

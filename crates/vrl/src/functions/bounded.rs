@@ -329,7 +329,7 @@ fn is_shallow_xml(text: &[u8]) -> bool {
     true
 }
 
-/// The offset of the `>` that ends a tag. One in the value of an attribute does not.
+/// The offset of the `>` that ends a tag. A `>` in the quoted value of an attribute does not end the tag.
 fn tag_end(text: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
@@ -348,7 +348,8 @@ fn find(text: &[u8], from: usize, what: &[u8]) -> Option<usize> {
     Some(from + found)
 }
 
-/// Whether brackets nest at most [`DEPTH_MAX`] deep. Brackets in strings, which end at a quote without a backslash, do not count.
+/// Whether brackets nest at most [`DEPTH_MAX`] deep. Brackets in quoted strings do not count. A quote after a backslash does not
+/// end a string.
 fn is_shallow_hash(text: &[u8]) -> bool {
     let (mut depth, mut quote) = (0_usize, None);
     let mut bytes = text.iter();

@@ -2,7 +2,7 @@
 //!
 //! `now()` is the receive time of the batch, which a durable channel stores. A random value is a SHA-256 hash of that time, the
 //! tag, the event time and the bytes of the record, the index of the record among those that were received together, and the number
-//! of values that were generated for the record before. The index gives equal records different values.
+//! of random values that were generated earlier for the same record. The index gives equal records different values.
 
 use bytes::Bytes;
 use vrl::{

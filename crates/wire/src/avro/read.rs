@@ -8,7 +8,7 @@
 //! union          a long, the index of the branch, then its value
 //! ```
 
-/// The most bytes of a long.
+/// The maximum number of bytes of a long.
 const LONG_BYTES_MAX: usize = 10;
 
 /// Why a value could not be read.

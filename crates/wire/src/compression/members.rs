@@ -16,7 +16,7 @@ const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
 /// The step in bytes by which the output grows when a member does not fit.
 const STEP_BYTES: usize = 64 << 10;
-/// The maximum number of places in the end of a file at which the start of a member is searched for.
+/// The maximum number of places in the end of a file that are checked for the start of a member.
 const STARTS_MAX: usize = 256;
 
 /// Writes members or frames.
@@ -131,7 +131,7 @@ pub fn ends_whole(codec: Codec, tail: &[u8]) -> Option<bool> {
         let after = members.get(whole..).unwrap_or_default();
         let begins = after.starts_with(magic) || magic.starts_with(after);
         match whole {
-            // The text of a member may contain these bytes, or even a complete member.
+            // The magic bytes may also occur in the data of a member. The data may even contain a complete member.
             0 => None,
             _ => begins.then_some(after.is_empty()),
         }

@@ -204,9 +204,9 @@ impl Matcher {
         }
     }
 
-    /// Returns the answer for all records of the batch, if it does not depend on their fields: `Some(Some(index))` if
-    /// this condition matches all of them, `Some(None)` if no condition matches. Returns `None` if the records must be
-    /// read.
+    /// Returns the answer if it is the same for all records of the batch: `Some(Some(index))` if the condition with
+    /// this index matches every record, `Some(None)` if no condition matches any record. Returns `None` if the answer
+    /// depends on the fields, so that the records must be read.
     fn constant(&self) -> Option<Option<usize>> {
         match self.live.first() {
             None => Some(None),

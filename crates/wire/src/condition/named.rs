@@ -1,8 +1,8 @@
 //! Finds named fields of a map in one walk over its bytes.
 //!
 //! Adjacent records mostly have the same keys in the same order. So the last key at each index of the map is cached,
-//! with its length and the wanted name that it equals. To recognize a key that equals the cached one takes one comparison
-//! of 16 bytes, and the CPU speculates ahead to the value. Any other key is compared with all names.
+//! with its length and the wanted name that it equals. One comparison of 16 bytes recognizes a key that equals the cached
+//! one, and meanwhile the CPU speculates ahead to the value. Any other key is compared with all names.
 
 use super::start::{START_BYTES, Start};
 use crate::msgpack::{Reader, skip};

@@ -19,7 +19,7 @@ use crate::record::FieldPath;
 const OPERATORS: [&str; 11] = [
     "eq", "ge", "gt", "le", "lt", "glob", "regex", "exists", "not", "any", "all",
 ];
-/// The most parts of a field's path. Longer paths are refused, because paths are walked recursively.
+/// The maximum number of parts of a field's path. Longer paths are refused, because paths are walked recursively.
 const PARTS_MAX: usize = 64;
 
 /// The option `where` of a processor.

@@ -1,6 +1,6 @@
 //! Comparison of a short encoded text in one step.
 
-/// The most bytes that are compared.
+/// The maximum number of bytes that are compared.
 pub(crate) const START_BYTES: usize = 16;
 
 /// The bytes with which an encoded text must start.

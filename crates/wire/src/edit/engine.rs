@@ -35,7 +35,8 @@ enum Mode {
     /// All parts except renames of fields in this map. A rename has moved the map here, and renames apply only to fields
     /// at their original place.
     Moved,
-    /// Only `remove` and `keep`: the map is a value of `set`, or an earlier pair has the same key.
+    /// Only `remove` and `keep`. This mode is for a value of `set`. If a key is repeated, it is also for all values of the
+    /// key except the first one.
     Strip,
 }
 
@@ -254,8 +255,8 @@ impl State {
                             self.put(level, sibling, bytes, Base::Moved(rename), mode, room)?;
                     }
                 }
-                // Another field of this map is renamed to this name. Its value is written at the place of that other field, and the
-                // old value of this name is dropped.
+                // Another field of this map is renamed to this name. The renamed field keeps its place in the map, and the old
+                // value of this name is dropped.
                 (None, Some((_, true))) => {}
                 (None, Some((rename, false))) => {
                     done |= bit;

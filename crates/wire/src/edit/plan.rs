@@ -5,9 +5,9 @@ use crate::{
     condition::named::Named, msgpack::write_str, option_error::OptionError, record::FieldPath,
 };
 
-/// The most names that an edit can change in one map. A set of these names is stored as the bits of a `u64`.
+/// The maximum number of names that an edit can change in one map. A set of these names is stored as the bits of a `u64`.
 const NAMES_MAX: usize = 64;
-/// The most parts of a path. It limits the recursion over the plan and, with it, over the maps of a record.
+/// The maximum number of parts of a path. It limits the recursion over the plan and, with it, over the maps of a record.
 const PARTS_MAX: usize = 64;
 
 /// The names that an edit changes in one map.

@@ -37,7 +37,8 @@ struct Pieces {
 #[derive(Clone, Debug)]
 enum Piece {
     Bytes(Vec<u8>),
-    /// A field, copied with its type; the encoded default for a missing field; the name of the field for errors.
+    /// Copies a field with its type. Holds the path of the field, the encoded default that is written if the field is
+    /// missing, and the name of the field for errors.
     Field(FieldPath, Option<Box<[u8]>>, Arc<str>),
     Unix(Unix),
     Text(Box<Renderer>),

@@ -29,7 +29,7 @@ use crate::{
     template::{Depends, Missing, Renderer, Shared, Single, Template, Unix, write_number},
 };
 
-/// The most fields that can be added. The added fields that a record already has are a set of bits in a `u64`.
+/// The maximum number of fields that can be added. The fields of `add` that a record already has are stored as the bits of a `u64`.
 const FIELDS_MAX: usize = 64;
 
 /// The JSON before the text of an added field is `,"name":"`. If it has at most this many bytes (a name of up to 19 letters), it is
@@ -186,8 +186,8 @@ struct Field {
     name: Box<[u8]>,
     /// The encoded key, such as `"name":` in JSON.
     key: Box<[u8]>,
-    /// For JSON: the bytes `,"name":"`, which precede a text in any field but the object's first one, and their number. The
-    /// number is 0 if the bytes do not fit.
+    /// For JSON: the bytes `,"name":"` and their number. These bytes precede a text, unless the field is the first one of the
+    /// object. The number is 0 if the bytes do not fit.
     text_head: ([u8; TEXT_HEAD_BYTES], usize),
     source: Source,
 }

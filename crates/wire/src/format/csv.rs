@@ -7,9 +7,9 @@
 //! 2026-11-21T03:46:12.123456789Z,web-1,"he said ""no"", then left",200,,""<LF>
 //! ```
 //!
-//! A text with a comma, a quote or a line end is quoted, and its quotes are doubled. A missing field or nil is an empty
-//! cell; an empty text is `""`, and so is a row that would otherwise be empty. Maps and arrays are JSON. If the record
-//! does not have the field of a column, the cell holds the field of this name that the option `add` adds, if there is one.
+//! A text with a comma, a quote or a line end is quoted, and its quotes are doubled. A missing field or nil is an empty cell; an
+//! empty text is `""`, and so is a row that would otherwise be empty. Maps and arrays are JSON. If the record does not have the
+//! field of a column, but the option `add` adds a field with this name, the cell holds the value of the added field.
 
 use millstream_record::Batch;
 

@@ -50,7 +50,7 @@ enum Kind {
     Raw(Raw),
     Msgpack(Msgpack),
     Template(Text),
-    // Boxed because of its size: it also holds the first fields of the previous record.
+    // Boxed because of its size: it also holds the first fields of an earlier record.
     Avro(Box<AvroEvent>),
 }
 
@@ -190,13 +190,13 @@ impl Encoder {
         })
     }
 
-    /// The text that precedes the records of a file, of a stream, or of a message that holds a complete document: the column names of
-    /// csv, if the option `header` is true. Otherwise empty.
+    /// The text that precedes the records: for csv with `header: true` the column names, otherwise empty. The sink writes it at
+    /// the start of a file, of a stream, or of a message that holds a complete document.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// Whether the batch's body already is the output, so that it need not be encoded.
+    /// Whether the output equals the body of the batch, so that the body need not be encoded.
     pub fn passes(&self, batch: &Batch) -> bool {
         match &self.kind {
             Kind::Raw(raw) => {
@@ -209,7 +209,8 @@ impl Encoder {
     }
 
     /// Appends the records of a batch to `out`. Adds the records that cannot be written to `rejects`. Returns the number of
-    /// records appended to `out`. `out` grows to at most about six times the body.
+    /// records appended to `out`. An escaped byte takes up to six bytes, and fields may be added, so the output can be several
+    /// times as long as the body.
     pub fn encode(&mut self, batch: &Batch, out: &mut Vec<u8>, rejects: &mut Vec<Reject>) -> u32 {
         if self.passes(batch) {
             out.extend_from_slice(&batch.body);
@@ -241,7 +242,7 @@ impl Encoder {
         self.run(batch, 0..batch.body.len(), out, rejects, marks)
     }
 
-    /// Like [`Encoder::encode_range`], but stops after the record with which `out` reaches `written` bytes.
+    /// Like [`Encoder::encode_range`], but stops after the first appended record at whose end `out` has at least `written` bytes.
     pub fn encode_until(
         &mut self,
         batch: &Batch,

@@ -26,7 +26,7 @@ use crate::{
 const KEYS_MAX: usize = 16;
 /// The longest key that is remembered, in bytes with its head.
 const KEY_BYTES: usize = 16;
-/// The most bytes of `,"key":"`, which precede a text value.
+/// The maximum length of `,"key":"`, the bytes that precede a text value.
 const TEXT_BYTES: usize = KEY_BYTES + 8;
 
 /// The key of a field in the previous record. The next record often has the same key at the same index.
@@ -84,10 +84,11 @@ impl Key {
     }
 }
 
-/// A [`Front`] (all fields of a record except the last) is not remembered if its MessagePack or its JSON is longer than this.
+/// The maximum length, in bytes, of the MessagePack and of the JSON of a remembered [`Front`] (all fields of a record except the
+/// last).
 const FRONT_BYTES_MAX: usize = 512;
-/// If this many consecutive records have another front than the remembered one, a front is learned only once per
-/// [`NOW_AND_THEN`] records.
+/// Once this many consecutive records have not had the remembered front, only one of every [`NOW_AND_THEN`] further records is
+/// used to learn a new front.
 const PATIENCE: u32 = 16;
 const NOW_AND_THEN: u32 = 64;
 
@@ -196,8 +197,8 @@ impl Write for Json {
 }
 
 impl Json {
-    /// Writes the `left` remaining fields of a record, which begin at `at`. Returns the offset after them, and the added fields
-    /// that are among them, as a bit set.
+    /// Writes the `left` remaining fields of a record, which begin at `at`. Returns the offset after these fields, and a bit set:
+    /// bit n is set if one of these fields has the name of the added field with index n.
     #[inline]
     fn fields(
         &mut self,

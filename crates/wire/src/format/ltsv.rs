@@ -8,8 +8,8 @@
 //! ```
 //!
 //! LTSV has no escapes, and a value must not contain a tab, a line end or NUL: these become `\t`, `\n`, `\r` and `\0`.
-//! Everything else stays unchanged (also a backslash, so that paths and JSON in values can be read). In labels `:` and
-//! control characters become `_`. Nil is empty, maps and arrays are JSON.
+//! Everything else stays unchanged. This includes the backslash, so that paths and JSON in values stay readable. In
+//! labels `:` and control characters become `_`. Nil is empty, maps and arrays are JSON.
 
 use millstream_record::Batch;
 

@@ -24,7 +24,7 @@ pub(super) struct Msgpack {
     /// Buffer for the head of a map with added fields.
     head: Vec<u8>,
     /// The receive time of the batch, and the bytes that precede the text of each line in the output. These bytes contain
-    /// the time.
+    /// the receive time.
     line: (Option<Time>, Vec<u8>),
     /// The added fields that a line already has, as a bit set: bit n stands for the added field with index n.
     line_seen: u64,

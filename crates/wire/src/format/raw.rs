@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct Raw {
     field: FieldPath,
     delimiter: Box<[u8]>,
-    /// The encoded key, if the field is at the top level and has a short name; otherwise empty.
+    /// The encoded key, if the field is at the top level; otherwise empty.
     key: Vec<u8>,
     /// The shapes of the previous record's fields, by index.
     shapes: [Shape; FIELDS_MAX],
@@ -32,8 +32,9 @@ pub(super) struct Raw {
 /// Only maps with fewer fields than this are read the fast way.
 const FIELDS_MAX: usize = 16;
 
-/// The first byte of a key and of its value, and the sizes that follow from these bytes. The sizes are stored, too: if a field
-/// has the same shape as in the previous record, the CPU knows where the next field begins without waiting for these bytes.
+/// The first byte of a key and of its value, and the sizes that follow from these bytes. The sizes are stored for speed: if a
+/// field has the same shape as in the previous record, the CPU can speculate where the next field begins, without waiting for
+/// these two bytes.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     key: u8,
@@ -71,9 +72,12 @@ impl Raw {
         *self.delimiter == *b"\n" && self.field.top_name() == Some(MESSAGE)
     }
 
-    /// Finds the field the fast way. Returns its text, the offset after it, and the number of fields after it. Returns `None`
-    /// if the field is missing, is not a text of at most 65535 bytes, or follows a value that is neither text nor a small
-    /// number.
+    /// Finds the field the fast way. Returns its text, the offset after it, and the number of fields after it. Returns `None` if
+    ///
+    /// - the record has no fields, or at least [`FIELDS_MAX`],
+    /// - the field is nested or missing, or its value is not a text of at most 65535 bytes,
+    /// - the key of a field before it is not a text of at most 31 bytes,
+    /// - or the value of a field before it is neither a text of at most 65535 bytes nor an integer from 0 to 127.
     #[inline(always)]
     fn plain<'a>(&mut self, body: &'a [u8], record: usize) -> Option<(&'a [u8], usize, u8)> {
         let fields = match *body.get(record)? {

@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! The code here handles short texts and small numbers, and is inlined into the loop of each format. [`crate::json`]
-//! handles all other values.
+//! This module handles texts of at most 65535 bytes, unsigned integers of at most 32 bits, booleans and nil. Its code
+//! is inlined into the loop of each format. [`crate::json`] handles all other values.
 
 use super::Reason;
 use crate::{

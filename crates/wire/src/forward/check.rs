@@ -70,7 +70,8 @@ impl Check {
         }
     }
 
-    /// Whether no record before [`Check::whole`] has metadata beside its time.
+    /// Whether every value before [`Check::whole`] is a line, or an array with the marker `92` and without metadata
+    /// beside its time.
     pub fn is_plain(&self) -> bool {
         match self {
             Self::Packed(walker) => walker.is_plain(),

@@ -3,10 +3,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep`
 //!
-//! The connection keeps a read buffer and calls [`Decoder::next`] for the item at its front. Small frames are returned
-//! complete. A long payload is announced with its length, so that the connection reads it directly into a buffer that becomes
-//! the batch. The decoder then continues after the payload. It remembers how far it has examined an incomplete frame. So only
-//! the head of an incomplete value is examined twice, however small the reads are.
+//! The connection keeps a read buffer and calls [`Decoder::next`] for the item at its front. Small frames are returned complete.
+//! A long payload is announced with its length, so that the connection reads it directly into a buffer that becomes the batch.
+//! The decoder then continues after the payload. It remembers how far it has examined an incomplete frame. So after each read it
+//! parses only the head of this frame again, however small the reads are.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ pub enum Step<'a> {
     },
     /// A value that is not an array, to be skipped. Too many in a row are refused ([`Refusal::Garbage`]).
     Stray,
-    /// A complete JSON value: all consumed bytes. [`Decoder::convert`] returns what it is.
+    /// A complete JSON value: all consumed bytes. [`Decoder::convert`] returns the item that the value stands for.
     Json,
 }
 
@@ -115,11 +115,11 @@ pub struct Decoder {
     frame_bytes_max: usize,
     /// Whether the connection uses JSON; `None` until the first byte, which decides this, was received.
     json: Option<bool>,
-    /// The number of values of the frame after the announced payload (1 if the frame has an option map, otherwise 0); `None` if
-    /// no payload was announced.
+    /// After a payload was announced, the number of values that follow it in its frame: 1 if the frame has an option map,
+    /// otherwise 0. `None` in any other state.
     behind: Option<u32>,
-    /// The state of an incomplete value: the offset of the part to examine next, and the number of values that are still
-    /// missing (0 if no value is incomplete).
+    /// The state of an incomplete value: `at` is the offset of the part to examine next, and `open` is the number of values that
+    /// are still missing. If no value is incomplete, `open` is 0.
     at: usize,
     open: u64,
     scan: json::Scan,
@@ -153,8 +153,8 @@ impl Decoder {
         self.offset
     }
 
-    /// Whether a frame is incomplete, so that the end of the connection would truncate it. `left` is the number of bytes that
-    /// were received but not consumed.
+    /// Whether the frame at the front is incomplete. If so, the end of the connection truncates this frame. `left` is the number
+    /// of bytes that were received but not consumed.
     pub fn is_amid(&self, left: usize) -> bool {
         left > 0 || self.behind.is_some()
     }

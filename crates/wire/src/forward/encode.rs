@@ -27,7 +27,8 @@ pub fn write_frame_head(out: &mut Vec<u8>, tag: &[u8], encoding: Encoding, lengt
     }
 }
 
-/// Writes the option map. Keys without a value are left out, except `compressed`, as in fluentd.
+/// Writes the option map. A key is left out if `options` has no value for it. The key `compressed` is always written,
+/// as in fluentd.
 pub fn write_options(out: &mut Vec<u8>, options: &Options<'_>) {
     let ours = u32::from(options.values.is_some()) + u32::from(options.received.is_some());
     let keys = 1

@@ -115,7 +115,7 @@ fn finish<'a>(
     let options = match left {
         0 => Options::default(),
         1 => match reader.value()? {
-            // A longer map is not read: that could take long, and it stays in memory with every batch.
+            // A longer map is not read: reading it could take long, and the map would stay in memory with every batch.
             option if option.len() > OPTION_BYTES_MAX => return Err(ReadError::Type),
             option => Options::read(&mut Reader::new(option))?,
         },

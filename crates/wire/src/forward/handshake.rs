@@ -12,9 +12,9 @@
 //! digest(a b c) = SHA-512 of the concatenated bytes of a, b, c, as 128 lower-case hex digits
 //! ```
 //!
-//! Senders write texts as str or bin; both are accepted. Nonce and salts are sent as bin, as in fluentd. A length
-//! takes no memory before the bytes that it announces have arrived. Digests are compared in constant time. Random numbers,
-//! deadlines and keys are the task of `sources/forward` and `sinks/forward`.
+//! Senders write texts as str or bin; both are accepted. Nonce and salts are sent as bin, as in fluentd. No memory is allocated
+//! for announced bytes before they have arrived. Digests are compared in constant time. Random numbers, deadlines and keys are
+//! the task of `sources/forward` and `sinks/forward`.
 
 use sha2::{Digest, Sha512};
 use subtle::ConstantTimeEq;

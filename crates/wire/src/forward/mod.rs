@@ -24,15 +24,15 @@
 //! millstream     ours: {"values": {name: text, ...}, "received": nanoseconds since 1970}
 //! ```
 //!
-//! **Between two Millstreams** (`peer: millstream` at the sink) a batch of lines stays lines: element 1 is an ext value of
-//! type 76 (`L`), of any width; it may be compressed like a packed payload. The option `millstream` carries the other parts of
-//! a batch: the `values` that all its records share, and its receive time. Every receiver accepts the option and ignores it;
-//! lines are sent only to receivers that are configured as Millstreams. Versions up to 2026-11 also sent `floor`, the position
-//! below which they had settled everything. `floor` is ignored: any peer can write it, and only the id and the bytes of a
-//! chunk can prove that the chunk has arrived before.
+//! **Between two Millstreams** (`peer: millstream` at the sink) a batch of lines stays lines: element 1 is an ext value of type
+//! 76 (`L`), of any width. Like a packed payload, the lines may be compressed. The option `millstream` carries the other parts of
+//! a batch: the `values` that all its records share, and its receive time. Other receivers accept this option and ignore it. They
+//! cannot read lines, so lines are sent only to receivers that are configured as Millstreams. Versions up to 2026-11 also sent
+//! `floor`, the position below which they had settled everything. `floor` is ignored: any peer can write it, and only the id and
+//! the bytes of a chunk can prove that the chunk has arrived before.
 //!
-//! A length takes no memory before the bytes that it announces have arrived. Only the head of an incomplete value is parsed
-//! twice. Nothing recurses. Reading, buffers, gathering and the order of acks are the task of `sources/forward`.
+//! No memory is allocated for announced bytes before they have arrived. While a frame is incomplete, only its head is parsed
+//! again after each read. Nothing recurses. Reading, buffers, gathering and the order of acks are the task of `sources/forward`.
 
 mod ack;
 mod check;
@@ -58,11 +58,12 @@ pub use sift::{Sifted, sift, write_timed};
 
 /// Ext type of a payload of lines, `L`.
 pub const LINES: i8 = 76;
-/// A longer payload is announced ([`Step::Payload`]) and read into its own buffer; a shorter one is returned as a
-/// [`Frame`] when it is complete. The limit is half of a read buffer of 64 KiB: to copy a shorter payload costs less than a
-/// separate batch.
+/// A payload that is longer than this and has not arrived completely is announced ([`Step::Payload`]) and read into its own
+/// buffer. Any other payload is returned as a [`Frame`] when it is complete. The limit is half of a read buffer of 64 KiB: below
+/// it, copying a payload costs less than a separate batch.
 pub const PAYLOAD_INLINE_MAX: usize = 32 << 10;
-/// The longest tag; an array with a longer tag is not a frame. So the head of every payload fits into a read buffer.
+/// The longest tag; an array with a longer tag is not a frame. This limit ensures that the head of every payload fits into a read
+/// buffer.
 pub const TAG_BYTES_MAX: usize = 8 << 10;
 /// The longest option map; an array with a longer one is not a frame. Real ones have about 60 bytes.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;

@@ -4,7 +4,8 @@ use millstream_record::{Time, Values};
 
 use crate::msgpack::{ReadError, Reader, is_map};
 
-/// The most values that all records of a frame share. A frame with more is read without them.
+/// The maximum number of values that the records of a frame share. If a frame has more, all its shared values are
+/// ignored.
 const VALUES_MAX: u32 = 64;
 
 /// Compression of a payload.
@@ -44,7 +45,7 @@ pub struct Options<'a> {
     pub signal: Signal,
     /// From another Millstream: the values that all records share.
     pub values: Option<Values>,
-    /// From another Millstream: when it received the records.
+    /// From another Millstream: the time at which that Millstream received the records.
     pub received: Option<Time>,
 }
 
@@ -113,7 +114,7 @@ impl<'a> Options<'a> {
 fn read_values(reader: &mut Reader<'_>) -> Result<Values, ReadError> {
     let mut values = Values::new();
     let count = reader.map_len()?;
-    // Each value is looked for among the others.
+    // `Values::set` compares each name with all names before it, so a large number of values would take long.
     if count > VALUES_MAX {
         return Err(ReadError::Type);
     }

@@ -1,8 +1,8 @@
 //! Runs of similar single messages: the fast loop for clients that send one record per message.
 //!
-//! Such messages differ only after their tag. So the loop does not return a [`Step`](super::Step) per message: it compares the
-//! bytes up to the end of the tag, skips the record and appends the entry. The first message that begins with other bytes ends the
-//! run, and [`Decoder::next`] decodes it.
+//! Such messages differ only after their tag. So the loop does not return a [`Step`](super::Step) per message. It compares the bytes up to
+//! the end of the tag, finds the end of the record, and appends the entry. The first message that begins with other bytes ends the run, and
+//! [`Decoder::next`] decodes it.
 
 use super::Decoder;
 use crate::msgpack::{Plain, Reader, is_map, skip};
@@ -20,9 +20,9 @@ pub fn message_head(input: &[u8]) -> Option<&[u8]> {
 }
 
 impl Decoder {
-    /// Appends the entries of the messages at the front of `input` that begin with `head`, have a 32-bit integer or an
-    /// EventTime as time, and are complete. Stops when the next entry does not fit into the capacity of `out`. Returns the number of bytes
-    /// consumed, and the number of records appended.
+    /// Appends the entries of the messages at the front of `input`. Each of these messages is complete, begins with `head`, and has a
+    /// 32-bit integer or an EventTime as time. Stops at any other message, or when the next entry does not fit into the capacity of `out`.
+    /// Returns the number of bytes consumed, and the number of records appended.
     pub fn run(&mut self, input: &[u8], head: &[u8], out: &mut Vec<u8>) -> (usize, u32) {
         if !self.is_between() {
             return (0, 0);

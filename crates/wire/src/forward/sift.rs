@@ -14,9 +14,9 @@ pub struct Sifted {
     pub bad: u32,
 }
 
-/// Appends the valid entries of `payload` to `good` and other values to `bad`, each in order and unchanged; only an
-/// entry whose time is nil gets the time `received`. Stops where the payload becomes unreadable, at
-/// [`Check::whole`](super::Check::whole).
+/// Appends the valid entries of `payload` to `good` and all other values to `bad`. Both keep their order, and the values
+/// stay unchanged. An entry whose time is nil is appended to `good`, too, but gets the time `received`. Stops where the
+/// payload becomes unreadable, at [`Check::whole`](super::Check::whole).
 pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8>) -> Sifted {
     let mut reader = Reader::new(payload);
     let mut sifted = Sifted::default();

@@ -2,8 +2,8 @@
 //!
 //! In the path of a batch (ARCHITECTURE.md), this module decodes writes to a mounted directory. Specification:
 //! `include/uapi/linux/fuse.h`, major version 7. Numbers are in native byte order, because both ends run on one machine. A node
-//! is a file or a directory. One read returns one request, one write sends one answer. Requests are validated, although they
-//! come from the kernel. This module does no I/O and has no state.
+//! is a file or a directory. One read returns one request, one write sends one answer. Requests come from the kernel, but are
+//! validated nevertheless. This module does no I/O and has no state.
 //!
 //! ```text
 //! request                                        answer
@@ -41,7 +41,7 @@ pub const WRITE_DATA_AT: usize = 80;
 /// The node of the mount point itself.
 pub const ROOT: u64 = 1;
 
-/// Flags of INIT: the capabilities that the kernel offers, and that the answer requests.
+/// Flags of INIT. In the request, they are the capabilities that the kernel offers; in the answer, those that Millstream wants.
 pub mod capability {
     /// OPEN requests include the flag O_TRUNC.
     pub const ATOMIC_O_TRUNC: u32 = 1 << 3;

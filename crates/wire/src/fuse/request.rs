@@ -33,7 +33,7 @@ pub struct Request<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel sent a malformed request (operation {opcode})")]
 pub struct Malformed {
-    /// The number by which the kernel recognizes the answer. 0 if it could not be read.
+    /// The number by which the kernel recognizes the answer; 0 if the request ends before this number.
     pub unique: u64,
     /// The number of the operation.
     pub opcode: u32,

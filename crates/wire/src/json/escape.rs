@@ -14,15 +14,15 @@ fn is_special(byte: u8) -> bool {
 /// Whether all bytes are ASCII and need no escape.
 #[inline(always)]
 pub(super) fn plain<const N: usize>(block: &[u8; N]) -> bool {
-    // So that the compiler vectorizes the fold, it has no early exit, and a single signed comparison finds control characters
-    // and non-ASCII bytes.
+    // The compiler vectorizes this fold, because it has no early exit. As signed numbers, control characters and non-ASCII bytes
+    // are below 0x20, so one comparison finds both.
     !block.iter().fold(false, |special, &byte| {
         special | ((byte as i8) < 0x20) | (byte == b'"') | (byte == b'\\')
     })
 }
 
-/// Returns flags, each in the high bit of a byte. The lowest set flag is in the first byte that needs an escape; flags above
-/// it may be wrong, because the subtractions borrow. 0 means that no byte needs an escape.
+/// Returns flags, each in the high bit of a byte. The lowest set flag is in the first byte that needs an escape. Higher flags may
+/// be wrong, because the subtractions borrow from higher bytes. 0 means that no byte needs an escape.
 #[inline(always)]
 pub(super) fn specials(word: u64) -> u64 {
     let quote = word ^ (ONES * b'"' as u64);

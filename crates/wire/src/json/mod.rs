@@ -19,6 +19,6 @@ pub(crate) use string::{append_string, base64, string, string_behind, string_bet
 pub use write::{Unfit, write_value};
 pub(crate) use write::{key, value};
 
-/// The deepest nesting of objects and arrays that is read and written. The parser's stack has this fixed size, and no
-/// known document is half as deep.
+/// The deepest nesting of objects and arrays that is read and written. The parser's stack has this fixed size. Known documents
+/// have less than half of this depth.
 pub const DEPTH_MAX: usize = 128;

@@ -14,9 +14,9 @@
 //! array, object           array, map: order and duplicate keys are kept
 //! ```
 //!
-//! While an object or array is read, one byte is reserved for its header. If it turns out to have more than 15 elements, its
-//! header is longer, so its content is moved by 2 or 4 bytes when it ends. A byte moves at most once per level of nesting, of
-//! which there are at most [`super::DEPTH_MAX`].
+//! While an object or array is read, one byte is reserved for its header. An object or array with more than 15 elements has a
+//! header of 3 or 5 bytes, so its content is moved by 2 or 4 bytes when it ends. A byte moves at most once per level of nesting,
+//! of which there are at most [`super::DEPTH_MAX`].
 
 use super::DEPTH_MAX;
 use crate::msgpack::{write_bool, write_f64, write_int, write_nil, write_uint};
@@ -71,16 +71,16 @@ const GROWTH: usize = 3;
 /// A text up to this size is assumed to grow by [`GROWTH`]. In a larger text, the numbers are counted.
 const SHORT_BYTES: usize = 4 << 10;
 
-/// The largest size that [`to_msgpack`] makes of the text, in bytes.
+/// Returns an upper bound for the number of bytes that [`to_msgpack`] appends for `text`.
 #[must_use]
 pub fn packed_bytes_max(text: &[u8]) -> usize {
-    // The brackets of the outermost array become a header of up to five bytes, and its last number has no comma: together 2 bytes more.
-    // A single number has no brackets: 3 bytes more.
+    // `GROWTH` counts a comma for each number. A single number has no comma: 3 bytes more. In an array, the last number has no
+    // comma either (3 bytes more), but the two brackets become a header of at most five bytes instead of six (1 byte less).
     let most = text.len() * GROWTH + 3;
     if text.len() <= SHORT_BYTES {
         return most;
     }
-    // Only numbers grow, by up to 6 bytes each. Each number but the first follows one of these bytes.
+    // Only numbers grow, by up to 6 bytes each. Every number except the first follows a comma, a colon or an opening bracket.
     let numbers = memchr::memchr3_iter(b',', b':', b'[', text).count() + 1;
     most.min(text.len() + 6 * numbers)
 }
@@ -275,7 +275,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads a number of few digits without an exponent, as nearly all numbers are. Returns false for other numbers.
+    /// Reads a number of few digits without an exponent. Nearly all numbers are of this kind. For any other number, returns false
+    /// and reads nothing.
     #[inline]
     fn short_number(&mut self) -> bool {
         let rest = self.input.get(self.at..).unwrap_or_default();

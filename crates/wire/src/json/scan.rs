@@ -3,8 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! The reader of a JSON connection passes its bytes to a [`Scan`] as they arrive; every byte is examined once, however small
-//! the pieces are. The scan does not validate the value: [`super::to_msgpack`] does so once the value is complete.
+//! Whenever bytes have arrived, the reader of a JSON connection passes everything since the start of the value to a [`Scan`]. The
+//! scan continues where it stopped, so it examines every byte only once, however small the pieces are. It does not validate the
+//! value: [`super::to_msgpack`] does so once the value is complete.
 
 /// Finds the end of one value in a growing input.
 #[derive(Clone, Debug, Default)]

@@ -13,8 +13,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use super::escape::{ESCAPES, lowest, plain, specials};
 use crate::{invalid_utf8::InvalidUtf8, room::Room};
 
-/// Longer text is written in pieces of this size. Escaped text can be six times as long, and that much is reserved for one piece at
-/// a time.
+/// Text that is longer than this is written in pieces of this size. Escaped text can be six times as long, so before each piece, six times
+/// its size is reserved.
 const PIECE_BYTES: usize = 1 << 10;
 /// The longest escape: `\u0000`.
 const ESCAPE_BYTES_MAX: usize = 6;
@@ -117,9 +117,9 @@ fn invalid(room: &mut Room<'_>, before: &[u8], text: &[u8], after: &[u8]) {
     room.bytes(after);
 }
 
-/// Writes `bytes[from..end]`, escaped, at offset `to` of `target`. It writes blocks up to the first that needs an escape and
-/// then words, because more escapes are likely to follow. Returns the offset in `target` after the text, and a word in
-/// which at least one high bit ([`HIGHS`]) is set if the text is not ASCII.
+/// Writes `bytes[from..end]`, escaped, at offset `to` of `target`. Copies whole blocks up to the first block that needs an escape or is
+/// not ASCII. Writes the rest in words, because more such bytes are likely to follow. Returns the offset in `target` after the text, and
+/// a word in which at least one high bit ([`HIGHS`]) is set if the text is not ASCII.
 #[inline(never)]
 fn piece(
     target: &mut [u8],
@@ -148,7 +148,7 @@ fn piece(
         from += 16;
         to += 16;
     }
-    // Fewer than 16 bytes are left: store the last 16 bytes of the text, some of which are already stored.
+    // If fewer than 16 bytes are left, store the last 16 bytes of the text. Some of them were already stored by the loops above.
     if from < end
         && end < from + 16
         && to >= first + 16

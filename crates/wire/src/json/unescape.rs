@@ -32,8 +32,8 @@ impl Parser<'_> {
             self.at += 1;
             return Ok(());
         }
-        // With escapes, the length is known only at the end. So the header is written after the text, and then the two are
-        // swapped.
+        // If the string has escapes, its length is known only at its end. So the text is written first and the header after it,
+        // and then the two are swapped.
         let place = self.out.len();
         let text = self.input.get(start..self.at).unwrap_or_default();
         self.out.extend_from_slice(text);

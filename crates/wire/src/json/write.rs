@@ -33,7 +33,7 @@ use crate::{
 /// The ext type of MessagePack's own timestamps.
 const TIMESTAMP: i8 = -1;
 
-/// The longest float: `-2.2250738585072014e-308`.
+/// The length of the longest float, `-2.2250738585072014e-308`.
 const FLOAT_BYTES: usize = 24;
 
 /// A value that JSON text cannot represent.

@@ -14,7 +14,7 @@ use super::{EVENT_TIME, ReadError, Reader};
 /// The head of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The event time; `None` if the entry has nil in its place, which stands for the receive time.
+    /// The event time; `None` if the entry has nil instead of a time. Nil stands for the receive time.
     pub time: Option<Time>,
     /// The offset of the record, which is a map.
     pub record: usize,
@@ -112,7 +112,8 @@ pub fn entry_shape(entry: &[u8]) -> Shape {
     shape(entry_head(entry, 0))
 }
 
-/// Returns the shape of `pair`: two complete values, which are an entry without its array marker if they are valid.
+/// Returns the shape of `pair`, which consists of two complete values. If they are valid, they are the elements of an
+/// entry: a time (or `[time, metadata]`) and a map.
 pub fn pair_shape(pair: &[u8]) -> Shape {
     shape(pair_head(pair, 0))
 }

@@ -1,6 +1,7 @@
 //! MessagePack without a value tree: values are skipped, or read one by one from a slice.
 //!
-//! - [`skip`]: skips values, with one `match` per marker and a counter of open values instead of recursion.
+//! - [`skip`]: skips values. It has one `match` on the first byte of a value, and counts the remaining values instead
+//!   of using recursion.
 //! - [`Walker`]: validates a stream of `[time, record]` entries while it arrives.
 //! - [`Reader`]: reads single values from a slice.
 //! - `write_*`: append single values to a vector.

@@ -1,5 +1,5 @@
-//! Skips plain records, as nearly all records are: maps whose keys are short texts, and whose values are texts,
-//! numbers, booleans or nil. This is two to ten times as fast as [`skip`](super::skip), which handles all other
+//! Skips plain records: maps whose keys are short texts, and whose values are texts, numbers, booleans or nil. Nearly
+//! all records are plain. This module is two to ten times as fast as [`skip`](super::skip), which handles all other
 //! records.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The offset of a key or value follows from the length of the one before, so each step depends on the previous step.
-//! But the keys of a record are mostly those of the previous record. So the first byte of a key is only compared with
-//! that of the key at the same index of the previous record. If the two are equal, the length of the key is known
-//! immediately, and the CPU speculates ahead.
+//! But the keys of a record are mostly those of the previous record. So the first byte of a key is compared with the
+//! first byte of the key at the same index of the previous record. If the two bytes are equal, the length of the key is
+//! known immediately, and the CPU speculates ahead.
 
 /// The maximum number of keys of a map that are remembered. [`skip`](super::skip) handles the pairs after them.
 const PAIRS_MAX: usize = 64;
@@ -40,8 +40,8 @@ pub(crate) struct Plain {
     keys: [Key; PAIRS_MAX],
 }
 
-/// The first byte of a key, and the size that follows from it. Both are stored, although one follows from the other, so
-/// that the CPU can speculate ahead.
+/// The first byte of a key, and the size that follows from it. The size is stored, too, so that the CPU can speculate
+/// ahead.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     marker: u8,

@@ -1,4 +1,5 @@
-//! Skips MessagePack values without reading them: 3 ns per value, at any depth, resumable at any byte.
+//! Skips MessagePack values without reading their contents, in 3 ns per value. Values may be nested to any depth, and
+//! skipping can be interrupted and resumed at any byte.
 
 /// The byte 0xc1, with which no value begins; the bytes after it cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -8,10 +9,10 @@ pub struct Malformed {
     pub at: usize,
 }
 
-/// Skips `open` values in `bytes`, from offset `at` on, or as many as are complete. Returns the offset after them, and
-/// stores in `open` the number of values that remain, including elements of containers. 0 means that all values were
-/// skipped. Otherwise, call again when more bytes have arrived: with all bytes, and with the returned offset and
-/// `open`. Only the head of an incomplete value is examined twice.
+/// Skips `open` values in `bytes`, from offset `at` on, or as many of them as are complete. Returns the offset after
+/// the skipped values, and stores in `open` the number of values that remain, including elements of containers. If this
+/// number is 0, all values were skipped. Otherwise, when more bytes have arrived, call this function again with all
+/// bytes, the returned offset and the stored number. Only the head of an incomplete value is examined twice.
 ///
 /// # Errors
 /// [`Malformed`] at the byte 0xc1; the value of `open` is then meaningless.

@@ -17,7 +17,7 @@ pub struct Walker {
     whole: usize,
     entries: u32,
     misfits: u32,
-    /// Whether any value was not simply `92 time record`, for example because an entry had metadata.
+    /// Whether any value had another form than `92 time record`, for example an entry with metadata.
     nested: bool,
     plain: Plain,
 }

@@ -1,4 +1,4 @@
-//! Appends single values to a vector, each in its shortest form.
+//! Appends single values to a vector. Integers and lengths have their shortest encoding.
 
 use millstream_record::Time;
 

@@ -76,8 +76,8 @@ pub fn refused(form: Form, code: u8, reason: &str) -> Vec<u8> {
     out
 }
 
-/// Returns the number of rejected log records in an answer, and the reason. Returns `None` if all were accepted, or if the body has
-/// no such number.
+/// Returns the number of rejected log records in an answer, and the reason. Returns `None` if the number is 0 or missing, or if
+/// the body cannot be read.
 pub fn rejected(form: Form, body: &[u8]) -> Option<(u64, String)> {
     let (count, reason) = match form {
         Form::Protobuf => {

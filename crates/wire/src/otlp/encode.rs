@@ -4,13 +4,13 @@
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! The fields that the decoder writes (see [`super`]) become the OTLP fields from which they were read. Every other field becomes
-//! an attribute of the same name. A field `severity` or `level` also sets the severity if it holds a name that syslog or loggers
-//! use, unless the record has one of OTLP's severity fields. A record without the field `resources` gets the resource attributes
-//! that the caller has configured. The time is the event time. The observed time is the field `observed_time_unix_nano`, or the
-//! receive time if the record does not have it.
+//! an attribute of the same name. If a record has neither of OTLP's severity fields, and its field `severity` or `level` holds a
+//! name that syslog or loggers use, this field also sets the severity. A record without the field `resources` gets the resource
+//! attributes that the caller has configured. The time is the event time. The observed time is the field
+//! `observed_time_unix_nano`, or the receive time if the record does not have it.
 //!
-//! An integer above the signed 64-bit range becomes text; text that is not UTF-8 becomes bytes. Nothing recurses, and nothing is
-//! allocated per record. The caller decides which records form a request.
+//! An integer above the signed 64-bit range becomes text; text that is not UTF-8 becomes bytes. Nothing recurses. The caller
+//! decides which records form a request.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -34,7 +34,7 @@ pub struct Encoder {
     rendered: Vec<(usize, Vec<u8>)>,
 }
 
-/// The length of the header of an encoded context. The context of a record is its resource and its scope, encoded as follows:
+/// The context of a record is its resource and its scope. The encoded context begins with a header of this many bytes:
 ///
 /// ```text
 /// 0   u32, little endian: length of the resource
@@ -151,8 +151,8 @@ impl Encoder {
     }
 }
 
-/// Appends a request with these log records. Each log record is given with its context, both as [`Encoder::record`] has written
-/// them. Consecutive records with equal contexts share a resource and a scope.
+/// Appends a request with these log records. Each item is a log record and its context, as [`Encoder::record`] has written them.
+/// Consecutive records with equal contexts share a resource and a scope.
 pub fn write_request<'a>(
     form: Form,
     records: impl Iterator<Item = (&'a [u8], &'a [u8])>,

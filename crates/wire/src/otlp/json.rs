@@ -1,7 +1,7 @@
-//! OTLP in JSON, which is protobuf's JSON mapping except for ids, which are hexadecimal digits.
+//! OTLP in JSON. The format is protobuf's JSON mapping, but ids are hexadecimal digits.
 //!
-//! Names are `lowerCamelCase`, or `snake_case` as in the specification; 64-bit numbers are texts or numbers. Before this code
-//! runs, the request has been converted to MessagePack. It is read in place from the MessagePack bytes.
+//! Names are `lowerCamelCase`, or `snake_case` as in the specification; 64-bit numbers are texts or numbers. The caller has
+//! converted the request to MessagePack. This code reads the MessagePack bytes in place.
 
 use std::borrow::Cow;
 
@@ -73,7 +73,7 @@ impl<'a> Encoding<'a> for Json {
         Ok(Some(list.reader.value()?))
     }
 
-    /// Returns the whole list. This is used only after an error of `next`, which does not occur in valid MessagePack.
+    /// Returns the whole list. The caller uses this result only if `next` fails, which does not happen in valid MessagePack.
     fn unread(list: &List<'a>) -> &'a [u8] {
         list.unread
     }

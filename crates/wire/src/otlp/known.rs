@@ -11,7 +11,7 @@ const NUMBERS: [u8; 8] = [21, 19, 18, 17, 13, 10, 9, 5];
 /// The maximum length of an id in bytes; a trace id has 16.
 const ID_BYTES_MAX: usize = 32;
 
-/// The fields of a record that OTLP defines; 0, empty or `None` if missing. `attributes`, `resources` and `scope` are
+/// The fields of a record that OTLP defines. A missing field is 0, empty or `None`. `attributes`, `resources` and `scope` are
 /// MessagePack maps.
 #[derive(Debug, Default)]
 pub(super) struct Known<'a> {

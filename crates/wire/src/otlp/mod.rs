@@ -59,8 +59,8 @@ use millstream_record::Time;
 pub use answer::{Form, accepted, refused, rejected};
 pub use encode::{Encoder, write_request};
 
-/// The deepest nesting of arrays and maps in one value. Together with the levels around a value, it stays below the limit of
-/// JSON output ([`crate::json::DEPTH_MAX`]).
+/// The deepest nesting of arrays and maps in one value. A record with such a value, including the levels around the value, stays below the
+/// limit of JSON output ([`crate::json::DEPTH_MAX`]).
 pub const LEVELS_MAX: usize = 64;
 
 /// Reads the log records of one request.

@@ -8,8 +8,8 @@
 //! 3, 4     groups, which OTLP has never used: malformed
 //! ```
 //!
-//! A resource or scope may follow its records, so each message is first scanned for it. The scan skips the records without
-//! reading them.
+//! In a message, the resource or scope may follow the records to which it belongs. So each message is first scanned for its
+//! resource or scope. This scan skips the records without reading them.
 
 use std::borrow::Cow;
 
@@ -150,7 +150,7 @@ impl<'a> Encoding<'a> for Protobuf {
         list.fields.unread()
     }
 
-    /// The name is not used, because resource and scope are both field 1 of their message.
+    /// This encoding ignores the name: both the resource and the scope are field 1 of their message.
     fn context(message: &'a [u8], _: &[u8]) -> Result<Option<&'a [u8]>, Bad> {
         let mut fields = Fields::new(message);
         let mut context = None;

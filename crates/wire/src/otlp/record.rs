@@ -8,7 +8,7 @@ use crate::{
     record::MESSAGE,
 };
 
-/// An upper bound of the bytes that an entry has in addition to the values of the request: field names and headers.
+/// An upper bound of the bytes of an entry that do not come from the values of the request: field names and headers.
 const NAMES_BYTES: usize = 512;
 /// The maximum length of an id in bytes; a trace id has 16.
 const ID_BYTES_MAX: usize = 32;
@@ -57,8 +57,8 @@ pub(super) struct Context {
 impl Context {
     /// Returns an upper bound of the size of an entry whose log record has `record_bytes` bytes in the request.
     pub(super) fn room(&self, record_bytes: usize) -> usize {
-        // The factor of 2 covers ids, whose bytes become two digits each. Other values grow less, even an integer of one digit in
-        // JSON.
+        // The factor of 2 covers ids, whose bytes become two digits each. All other values grow by a smaller factor. For example,
+        // a JSON `doubleValue` of one digit becomes a float of nine bytes, but the name `doubleValue` is not written.
         record_bytes.saturating_mul(2) + self.resource.len() + self.scope.len() + NAMES_BYTES
     }
 }

@@ -1,5 +1,5 @@
-//! Writes MessagePack values as AnyValues (OTLP's type for a value of any type), without recursion. Both encodings
-//! use the same walk over a value.
+//! Writes MessagePack values as AnyValues (OTLP's type for a value of any type), without recursion. The same code walks
+//! over a value for protobuf and for JSON.
 
 use super::LEVELS_MAX;
 use crate::{
@@ -80,7 +80,8 @@ impl Stack {
             return Err(Unfit::TooDeep);
         }
         target.open(is_map);
-        // An empty list or map has no element to end, so it is closed immediately.
+        // `Stack::write` ends an element before it closes a list or map. An empty list or map has no element, so it is
+        // closed here.
         self.levels.push(Level {
             left,
             is_map,

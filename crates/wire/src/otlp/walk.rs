@@ -16,7 +16,7 @@ use crate::msgpack::{
     write_str,
 };
 
-/// The functions that parse the messages of one encoding. A message is given as its slice of the request.
+/// The functions that parse the messages of one encoding. Each message is passed as a slice of the request.
 pub(super) trait Encoding<'a> {
     /// The elements of a repeated field that were not read yet.
     type List: Copy + Debug;
@@ -145,8 +145,8 @@ impl<'a, E: Encoding<'a>> Logs<'a, E> {
         }
     }
 
-    /// Makes one step toward the next record. Returns `false` at the end of the request. An error contains a part that cannot be read
-    /// and is skipped.
+    /// Makes one step toward the next record. Returns `false` at the end of the request. An error contains the part of the
+    /// request that could not be read; the next call continues after this part.
     fn advance(&mut self) -> Result<bool, (&'a [u8], Bad)> {
         if self.records.is_some() {
             self.waiting = element::<E>(&mut self.records)?;

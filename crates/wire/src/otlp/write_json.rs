@@ -154,7 +154,7 @@ impl<'o> Object<'o> {
     }
 }
 
-/// Writes a KeyValue to an open array. `first` is whether the array is still empty.
+/// Writes a KeyValue to an open array. `first` is true while the array is empty.
 fn pair(
     key: &[u8],
     value: &[u8],
@@ -210,7 +210,7 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Writes the resource of the record, or a resource with the attributes in `names` if the record has none.
+/// Writes the resource of the record. If the record has none, writes a resource with the attributes in `names`.
 pub(super) fn resource<'n>(
     known: &Known<'_>,
     names: impl Iterator<Item = (&'n str, &'n [u8])>,
@@ -257,8 +257,8 @@ pub(super) fn scope(
     Ok(())
 }
 
-/// Writes one ResourceLogs, with one resource, one scope and `records` (separated by commas). `first` is whether the request is
-/// still empty.
+/// Writes one ResourceLogs, with one resource, one scope and `records` (separated by commas). `first` is true if the request has
+/// no ResourceLogs yet.
 pub(super) fn group(first: bool, resource: &[u8], scope: &[u8], records: &[u8], out: &mut Vec<u8>) {
     if !first {
         out.push(b',');

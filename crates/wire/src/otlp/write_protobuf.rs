@@ -204,8 +204,8 @@ fn fixed64(number: u8, value: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes the resource of the record, or a resource with the attributes in `names` if the record has none. Tag and length are not
-/// written.
+/// Writes the resource of the record, without tag and length. If the record has none, writes a resource with the attributes in
+/// `names`.
 pub(super) fn resource<'n>(
     known: &Known<'_>,
     names: impl Iterator<Item = (&'n str, &'n [u8])>,

@@ -10,9 +10,9 @@
 //! - `-` is a missing value: its field is left out. A user may contain spaces.
 //! - A request that is not `METHOD PATH` (a TLS handshake on a plain port, `-`, nothing) becomes the field `request`, as the
 //!   server wrote it.
-//! - Escapes (`\"`, `\\`, `\xHH`) become the characters that they stand for, if the value is then UTF-8 text without control
-//!   characters. Otherwise the value stays as the server wrote it, so that no request can forge a line or an escape sequence
-//!   for a terminal.
+//! - Escapes (`\"`, `\\`, `\xHH`) become the characters that they stand for. But if the result is not UTF-8 or has control
+//!   characters, the value stays as the server wrote it, so that no request can forge a line or an escape sequence for a
+//!   terminal.
 
 use memchr::{memchr, memchr2, memmem::Finder, memrchr};
 
@@ -131,7 +131,8 @@ impl Access {
         let text = text.strip_suffix(b" ").ok_or_else(missing)?;
         let (mut client, rest) = split(text).ok_or_else(missing)?;
         let (mut ident, mut user) = split(rest).ok_or_else(missing)?;
-        // An IPv6 address may end with a colon and digits, too. But the word after an address is the ident, which is `-`.
+        // A client with an IPv6 address may look like a host with a port, too. But the word after the client is the ident, which
+        // is `-`.
         if let Some(slot) = &self.vhost
             && ident != b"-"
             && has_port(client)

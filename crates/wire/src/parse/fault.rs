@@ -25,7 +25,7 @@ pub enum Fault {
     /// The field that the option `time` names does not hold a time in the format of this option.
     #[error("the time does not have the format of `time`")]
     Time,
-    /// The time has the name of a zone that is not known.
+    /// The time contains an unknown name of a time zone.
     #[error(
         "the time has a time zone with an unknown name: names such as EST, CET and JST are known, and those of `timezone`"
     )]

@@ -5,7 +5,7 @@ use millstream_record::Time;
 use super::{Fault, Kind, others::Others, time::Stamps};
 use crate::msgpack::{Reader, write_str};
 
-/// The roles of fields by their names: which field holds the time, and which types the fields have.
+/// The options that concern fields with certain names: the name of the field that holds the time, and the types of fields.
 #[derive(Debug, Default)]
 pub(super) struct Meaning {
     /// The name of the field that holds the time.

@@ -131,8 +131,8 @@ impl Joint {
         })
     }
 
-    /// Appends the remaining fields of the map at `at`. Returns the offset of the text to parse, and the number of remaining
-    /// fields.
+    /// Appends those fields of the map at `at` that stay in the record. Returns the offset of the text to parse, and the number
+    /// of appended fields.
     fn copy(
         &self,
         entry: &[u8],
@@ -203,7 +203,7 @@ impl Joint {
         }
     }
 
-    /// Returns the offset of the text to parse. Called only if the field with this text is inside another field.
+    /// Returns the offset of the text to parse. This function is called only if [`Joint::field`] is inside another field.
     fn target(&self, entry: &[u8], map: usize) -> Result<usize, Fault> {
         let record = Record::Packed(entry.get(map..).unwrap_or_default());
         match self.field.find(record) {
@@ -217,8 +217,8 @@ fn flush(entry: &[u8], range: Range<usize>, out: &mut Vec<u8>) {
     out.extend_from_slice(entry.get(range).unwrap_or_default());
 }
 
-/// Appends the map at `at` without the pair whose value is at `target`, which may be in a nested map. `behind` is a buffer for the
-/// ranges that follow the removed pair, one for each level.
+/// Appends the map at `at` without the pair whose value is at `target`. This pair may be in a nested map. `behind` is a buffer:
+/// for each map around the nested map, it gets the range of the pairs after the one that contains the nested map.
 #[cold]
 fn write_without(
     entry: &[u8],

@@ -1,6 +1,7 @@
 //! Types of parsed fields, and conversions to them.
 //!
-//! A value that cannot be converted stays unchanged. So a `-` in place of a number is neither lost nor an error.
+//! A value that cannot be converted stays unchanged, and is not an error. For example, a `-` in place of a number is kept as
+//! text.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -116,8 +116,8 @@ fn unescape(mut text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(text);
 }
 
-/// Returns the character of `\uXXXX`, or of a surrogate pair of two such escapes, and the length of the escape. Returns `None` if
-/// the digits are not hexadecimal.
+/// Reads an escape `\uXXXX`, or two such escapes that form a surrogate pair. Returns the character, and the length of the escape
+/// or pair. Returns `None` if the digits are not hexadecimal.
 fn unicode(text: &[u8]) -> Option<(char, usize)> {
     let unit = hex(text.get(2..)?, 4)?;
     if let Some(character) = char::from_u32(unit) {

@@ -1,11 +1,13 @@
-//! The fields of a record other than the one whose text is parsed. A parsed field replaces those that have its name.
+//! The other fields of a record: all fields except the one whose text is parsed. A parsed field replaces the other fields that
+//! have its name.
 
 use std::ops::Range;
 
 use super::Fault;
 use crate::msgpack::Reader;
 
-/// Up to this many fields are compared one by one. More are sorted, so that no record takes quadratic time.
+/// Up to this many fields are compared one by one. If a record has more, they are sorted by name, so that no record takes
+/// quadratic time.
 const FEW: usize = 16;
 /// The capacity (in elements) that each buffer may keep for the next record.
 const KEPT: usize = 1 << 12;

@@ -39,9 +39,8 @@ impl Json {
         }
     }
 
-    /// Reads an object. Returns `true` if it was written at `at` of the output, in place of the empty map there. Returns `false` if
-    /// [`Json::map`] holds the object instead. This is the case if `direct` is false, or if the object may contain the field that
-    /// holds the time.
+    /// Reads an object. If `direct` is true, and the object cannot contain the field that holds the time, writes the object to the output
+    /// at `at`, in place of the empty map there, and returns `true`. Otherwise returns `false`, and [`Json::map`] holds the object.
     #[inline]
     pub(super) fn read(
         &mut self,

@@ -46,8 +46,8 @@ enum Text {
 }
 
 impl Parser {
-    /// Creates a parser for these options. Times without a zone are in `zone`: the caller looks up the zone that
-    /// [`ParseOptions::time`] or else [`ParseOptions::timezone`] names.
+    /// Creates a parser for these options. Times without a zone are in `zone`. The caller takes this zone from
+    /// [`ParseOptions::time`] or, if no zone is set there, from [`ParseOptions::timezone`].
     ///
     /// # Errors
     /// If the format does not use an option that is set, if it needs an option that is missing, or if an option has a
@@ -149,7 +149,7 @@ impl Parser {
             others,
             plain,
         } = begun;
-        // Whether the record has no other fields than the parsed ones.
+        // Whether the parsed fields are the only fields of the record.
         let alone = others == 0 && self.joint.into.is_none();
         if let Text::Syslog(syslog) = &mut self.text
             && alone

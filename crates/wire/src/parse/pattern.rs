@@ -1,8 +1,9 @@
 //! Regular expressions: each named group becomes a field.
 //!
-//! Matching takes linear time. A UTF-8 text is matched by characters. Any other text is matched by bytes, so that an invalid byte
-//! in a line does not prevent a match of `[^ ]*`. ASCII is matched by bytes as well, because that is faster and the result is the
-//! same.
+//! Matching takes linear time. A UTF-8 text with non-ASCII characters is matched by characters. Text that is not UTF-8 is matched
+//! by bytes, so that an invalid byte in a line does not prevent a match of `[^ ]*`. ASCII text is matched by bytes as well,
+//! because that is faster and the result is the same. A pattern that cannot be compiled for bytes, for example because it contains
+//! `\p{L}`, is always matched by characters.
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 

@@ -4,8 +4,9 @@
 //! - CSV: one record of RFC 4180. A value in quotes may hold commas, newlines and doubled quotes.
 //! - TSV: values between tabs, without quotes, as in Fluentd and in text/tab-separated-values.
 //!
-//! In CSV and TSV, an empty value without quotes is missing. Its field is left out, and so are the fields of columns after the last
-//! value. A value after the last column is an error, because it would be lost.
+//! In CSV and TSV, an empty value without quotes counts as missing, and its field is left out. If there are fewer values than
+//! columns, the fields of the remaining columns are left out, too. A value after the last column is an error, because it would be
+//! lost.
 
 use memchr::memchr;
 

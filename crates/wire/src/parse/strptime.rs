@@ -7,8 +7,9 @@
 //! %Y %y %m %b %B %h %d %e      year, month (number or English name), day
 //! %H %k %I %l %p %P %M %S      hour (of 24 or 12, with AM or PM), minute, second (60 is the next minute)
 //! %L %N %f %3N ...             digits of a fraction, any number of them
-//! %z %:z %Z                    Z, UTC, GMT, +hh:mm, +hhmm, +hh, or a name (EST, CET, JST, ...): a name that the configured zone
-//!                              uses means that zone, others are looked up in `crate::zone`, and an unknown one is an error
+//! %z %:z %Z                    Z, UTC, GMT, +hh:mm, +hhmm, +hh, or a name (EST, CET, JST, ...). If the configured zone uses the
+//!                              name, it means the configured zone. Other names are looked up in `crate::zone`. An unknown
+//!                              name is an error.
 //! %s %Q                        seconds, milliseconds since 1970
 //! %F %T %D %R                  %Y-%m-%d, %H:%M:%S, %m/%d/%y, %H:%M
 //! %a %A %j %%                  a day of the week (not checked), a day of the year (not used), %
@@ -123,7 +124,7 @@ impl Strptime {
     /// Compiles a format.
     ///
     /// # Errors
-    /// If a part of the format is unknown, or a necessary one is missing; the text names the part.
+    /// If the format has an unknown part, or a necessary part is missing. The returned message names the part.
     pub(super) fn compile(format: &str) -> Result<Self, String> {
         let mut items = Vec::new();
         let mut characters = format.chars();
@@ -393,8 +394,8 @@ impl<'t> Parts<'t> {
     }
 }
 
-/// Returns the time in `zone` if `zone` is itself called `name` at that time. For example, `CST` is a different zone in Shanghai
-/// than in Chicago.
+/// Returns the time in `zone`, if `name` is the abbreviation of `zone` at that time. For example, `CST` is China Standard Time in Shanghai
+/// and Central Standard Time in Chicago.
 fn in_own_zone(civil: DateTime, zone: &TimeZone, name: &[u8]) -> Option<Timestamp> {
     let is_named = |stamp: &Timestamp| {
         let info = zone.to_offset_info(*stamp);

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::msgpack::Reader;
 
-/// The number of cached seconds per format. There are several, because records of different senders interleave.
+/// The number of cached seconds per format. One would not be enough, because records of different senders interleave.
 const SLOTS: usize = 4;
-/// Longer texts are not cached.
+/// A text with more bytes than this is not cached.
 const TEXT_BYTES_MAX: usize = 64;
 /// The time format of access logs.
 const ACCESS: &str = "%d/%b/%Y:%H:%M:%S %z";
@@ -110,8 +110,8 @@ impl Stamps {
         self.float({ reader }.float().ok()?)
     }
 
-    /// Reads a number that is given as text. A fraction of a second is not converted to a float, so it is exact to the
-    /// nanosecond.
+    /// Reads a number that is given as text. If the number counts seconds and is not negative, its fraction is read without a
+    /// float, so the time is exact to the nanosecond.
     fn digits(&self, text: &[u8]) -> Option<Time> {
         if self.unit == Unit::None {
             return None;

@@ -8,7 +8,7 @@ const SOFTWARE: &str = concat!("millstream,", env!("CARGO_PKG_VERSION"));
 pub struct Offers {
     /// Whether the client names its protocol version.
     pub version: bool,
-    /// Whether the client offers the command `syslog`, so that it can send messages.
+    /// Whether the client offers the command `syslog`, with which it sends messages.
     pub syslog: bool,
 }
 

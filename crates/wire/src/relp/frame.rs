@@ -40,7 +40,7 @@ pub enum Step {
         /// The data of the frame.
         data: Range<usize>,
     },
-    /// A part of a message that has more than `bytes_max` bytes.
+    /// A part of a message. Only messages of more than `bytes_max` bytes are returned in parts.
     Part {
         /// The frame's number.
         number: u32,
@@ -236,7 +236,7 @@ fn head(input: &[u8]) -> Result<Option<Head>, Refusal> {
         return Ok(None);
     };
     let rest = if length == 0 {
-        // Some clients write the second space even without data.
+        // Some clients write the space after the length even without data.
         rest.strip_prefix(b" ").unwrap_or(rest)
     } else {
         match space(rest)? {
@@ -258,7 +258,7 @@ fn head(input: &[u8]) -> Result<Option<Head>, Refusal> {
     }))
 }
 
-/// Reads a number; `None` if no byte follows it, because more digits may arrive.
+/// Reads a number. Returns `None` if the input ends with the number, because more digits may arrive.
 fn number(text: &[u8]) -> Result<Option<(u32, &[u8])>, Refusal> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
     let (mut value, mut count) = (0_u32, 0);

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! frame    TXNR SP COMMAND SP DATALEN [SP DATA] LF    TXNR, DATALEN: 1 to 9 digits; COMMAND: 1 to 32 letters;
-//!                                                     no second space if DATALEN is 0
+//!                                                     no space after DATALEN if it is 0
 //! client   1 open N relp_version=0 LF relp_software=... LF commands=syslog
 //! server   1 rsp N 200 OK LF relp_version=0 LF relp_software=... LF commands=syslog
 //! client   2 syslog N <13>...            server   2 rsp 6 200 OK

@@ -15,8 +15,8 @@ pub(super) struct Civil {
 }
 
 impl Civil {
-    /// Returns the seconds since 1970, taking the date as UTC, or `None` if the date or the time of day is invalid. A leap second
-    /// becomes the first second of the next minute.
+    /// Returns the seconds since 1970 as if the date were in UTC. Returns `None` if the date or the time of day is invalid. A
+    /// leap second becomes the first second of the next minute.
     #[inline(always)]
     pub(super) fn seconds(&self) -> Option<i64> {
         let there_is = (1..=12).contains(&self.month)

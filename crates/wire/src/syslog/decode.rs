@@ -37,7 +37,7 @@ pub struct Settings {
     pub bytes_max: usize,
     /// How to handle a longer message.
     pub too_long: TooLong,
-    /// Whether messages without a syslog header are rejected. If not, they become records that have only a text.
+    /// Whether messages without a syslog header are rejected. If false, they become records that have only a text.
     pub strict: bool,
     /// The time zone of times without a zone.
     pub zone: TimeZone,
@@ -56,8 +56,8 @@ pub struct Run {
     pub long: u32,
     /// The number of bytes that were cut off ([`TooLong::Truncate`]).
     pub dropped: u64,
-    /// The number of messages with octet counting (their length precedes them) that are incomplete because the stream ended. The
-    /// part that arrived becomes a record.
+    /// With octet counting, the length of a message precedes the message. This is the number of such messages that are incomplete because
+    /// the stream ended. The part that arrived becomes a record.
     pub cut: u32,
     /// Whether the output is full. If so, the rest of the text may hold more messages.
     pub full: bool,
@@ -70,7 +70,7 @@ pub struct Run {
 pub enum LeftOver {
     /// A message that is too long, or a piece of one.
     TooLong,
-    /// It has no syslog header ([`Settings::strict`]).
+    /// A message without a syslog header ([`Settings::strict`]).
     NoHeader,
 }
 
@@ -85,8 +85,8 @@ pub struct Decoder {
     pieces: Pieces,
 }
 
-/// A longer header is not repeated in the records of further pieces, because it would occupy memory until the peer ends the
-/// message.
+/// The maximum length of a header that is repeated in the records of further pieces. A longer header is not stored, because it would occupy
+/// memory until the peer ends the message.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// The state of a message that is read in pieces.

@@ -90,8 +90,8 @@ pub(super) fn fraction(text: &[u8]) -> (u32, &[u8]) {
 pub(super) fn few_digits(text: &[u8]) -> Option<(u32, &[u8])> {
     let word = u64::from_le_bytes(*text.first_chunk()?);
     let digits = word ^ 0x3030_3030_3030_3030;
-    // Sets the high bit of each byte that is not a digit. A carry can set a wrong bit only after the first such byte, and these
-    // bits are not used.
+    // Sets the high bit of each byte that is not a digit. A carry can set wrong bits only after the first such byte, and only the
+    // first bit that is set is used.
     let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
     let count = others.trailing_zeros() / 8;
     if !(1..8).contains(&count) {

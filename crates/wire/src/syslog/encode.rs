@@ -8,8 +8,8 @@
 //! RFC 3164   <PRI>Nov 21 22:14:15 HOST APP[PROCID]: TEXT
 //! ```
 //!
-//! The fields are those of the decoder (see [`super`]), so a message that is decoded and encoded again does not change. If a field
-//! is missing, priority, host and app have the caller's defaults, and all others are `-`. A header contains only allowed
+//! The encoder reads the fields that the decoder writes (see [`super`]). If facility, severity, host or app is missing, the encoder uses
+//! the caller's default. Any other missing field is `-` in RFC 5424, and is left out in RFC 3164. A header contains only allowed
 //! characters, regardless of the contents of the fields. Nothing is allocated per record. The caller writes the text and separates
 //! messages.
 
@@ -55,7 +55,7 @@ pub struct Defaults {
     pub app: Template,
 }
 
-/// Writes headers. Each task has its own encoder, because it caches times.
+/// Writes headers. Each task has its own encoder, because an encoder caches times.
 #[derive(Debug)]
 pub struct Encoder {
     header: Header,
@@ -226,8 +226,8 @@ impl Encoder {
     }
 }
 
-/// Returns the number of a facility or severity. `value` is a MessagePack text or number that `named` knows; otherwise the result
-/// is `None`.
+/// Returns the number of the facility or severity in `value`, a MessagePack text or number. Returns `None` if `value` is empty, or if
+/// `named` does not know the text or number.
 fn number(value: &[u8], named: impl Fn(&str) -> Option<u8>) -> Option<u8> {
     if value.is_empty() {
         return None;

@@ -5,8 +5,8 @@
 //! lines            MSG LF                or CR LF, or NUL before `<`, LF or the end (Python's SysLogHandler)
 //! ```
 //!
-//! With [`Framing::Auto`], a message that begins with digits, a space and `<` is counted: it uses octet counting. After a counted
-//! message, digits and a space are enough, because a sender does not change its framing. Empty messages are skipped.
+//! With [`Framing::Auto`], a message that begins with digits, a space and `<` is counted: it uses octet counting. If the previous message
+//! was counted, digits and a space suffice, because a sender does not change its framing. Empty messages are skipped.
 
 use memchr::{memchr, memchr2};
 
@@ -33,7 +33,7 @@ pub enum After {
     End,
 }
 
-/// A number with more digits is not a count, because it would exceed the length of any message.
+/// The maximum number of digits of a count. A number with more digits would exceed the length of any message.
 const COUNT_DIGITS_MAX: usize = 9;
 
 /// The item at the start of a text.
@@ -157,7 +157,7 @@ impl Frames {
         let start = at + digits + 1;
         let there = text.len() - start;
         if count > self.bytes_max {
-            // Waits for the whole first piece, because its bytes are consumed together with the count.
+            // Waits until the first piece is complete, because the piece and the count are consumed together.
             if there <= self.bytes_max && after != After::End {
                 return Scanned::Nothing { skip: at };
             }
@@ -312,8 +312,8 @@ fn digits(text: &[u8]) -> usize {
     digits.take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Returns the length of the next piece of `text`, which has at least `bytes_max` bytes. It is `bytes_max`, or up to three bytes
-/// less so that no UTF-8 character is divided.
+/// Returns the length of the next piece of `text`, which has at least `bytes_max` bytes. The length is `bytes_max`, or up to three bytes
+/// less if a UTF-8 character would otherwise be divided.
 fn piece(text: &[u8], bytes_max: usize) -> usize {
     let starts = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     let mut near = (bytes_max.saturating_sub(3).max(1)..=bytes_max).rev();

@@ -27,7 +27,7 @@ pub(super) struct Header<'a> {
     /// The text of a time that is not a valid date.
     pub(super) timestamp: &'a [u8],
     /// The bytes between the time and the text (in RFC 5424: between the time and the structured data). Empty if the host is
-    /// missing, or if other bytes also determine host, app, procid and msgid.
+    /// missing, or if host, app, procid and msgid also depend on other bytes of the message.
     pub(super) words: &'a [u8],
     /// Whether `message` begins with structured data, at the bracket of its first element.
     pub(super) structured: bool,

@@ -6,12 +6,12 @@
 //!                     [     words     ]          a4"host" a5"web-1" a3"app" a4"sshd" a6"procid" a4"4242"
 //! ```
 //!
-//! A stream repeats the same words many times. Equal bytes have the same meaning, so their fields are copied instead of parsed. The
-//! cache does not affect the record of a message with other words.
+//! A stream repeats the same words many times. Equal bytes have the same meaning, so their fields are copied instead of parsed.
+//! If a message has other words, its record is written without the cache.
 
-/// Longer fields are not cached.
+/// The maximum length of cached fields, in bytes. Longer fields are not cached.
 pub(super) const FIELDS_BYTES: usize = 256;
-/// Most fields fit into one store of this many bytes.
+/// Fields of at most this many bytes are copied with a store of this constant size. Most fields are that short.
 pub(super) const FIELDS_MOSTLY: usize = 64;
 
 /// Bytes with all bits set, then zeros. The mask for any length is a window of this array.

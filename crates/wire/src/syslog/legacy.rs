@@ -9,8 +9,8 @@
 //! Mmm dd yyyy hh:mm:ss HOST : TEXT              Cisco ASA
 //! ```
 //!
-//! A word is a host only if it follows a time. A word is a tag only if a colon and a space, or a number in brackets, follow it.
-//! Any other word belongs to the text.
+//! Except in Cisco's formats, a word is a host only if it follows a time. A word is a tag only if it is followed by a colon and a
+//! space, by a colon at the end of the message, or by a process id in brackets. Any other word belongs to the text.
 
 use millstream_record::Time;
 

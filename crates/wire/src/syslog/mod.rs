@@ -6,9 +6,10 @@
 //!
 //! Messages become entries of the packed encoding (MessagePack `[time, map]`), which are appended to the body of a batch in one
 //! pass. The bytes of a message's text never change. A message that cannot be parsed becomes a record with the whole line as
-//! `message`. A record does not depend on how the input is divided, or on earlier messages. The decoder stores only the state
-//! of the framing, caches that apply only to equal bytes ([`known`], and that of times), and the header of a message that is
-//! read in pieces. Nothing is allocated per record. There is no I/O and no clock: the caller passes the receive time.
+//! `message`. A record does not depend on how the input is divided, or on earlier messages. The decoder stores only the state of
+//! the framing, the header of a message that is read in pieces, and two caches: one of times, and one of header fields and
+//! structured data ([`known`]). A cache is used only for bytes that equal the cached bytes. Nothing is allocated per record. There
+//! is no I/O and no clock: the caller passes the receive time.
 //!
 //! ```text
 //! [EventTime, { "facility": str, "severity": str,    if the message has a priority

@@ -19,7 +19,7 @@ use crate::room::Room;
 pub enum Parsed {
     /// It has at least a priority or a time.
     Header,
-    /// It has neither. The record has the complete line as `message`.
+    /// It has neither a priority nor a time. The record has the complete line as `message`.
     Nothing,
 }
 
@@ -63,7 +63,8 @@ impl Parser {
         }
     }
 
-    /// Writes a message whose time and words are in the cache. Returns `None` if they are not in the cache.
+    /// Writes a message whose time and words are in the cache. Returns `None` if the message must be parsed instead, for example
+    /// because it has other words, or because its record gets the field `peer`.
     #[inline(always)]
     fn again(
         &mut self,
@@ -209,8 +210,8 @@ impl Parser {
     }
 }
 
-/// Parses the part after the words of RFC 5424. Returns whether structured data follows; and that data with the message, or only
-/// the message.
+/// Parses the part after the words of RFC 5424. If this part begins with structured data, returns `true`, and the structured data
+/// with the message. Otherwise returns `false`, and only the message.
 #[inline(always)]
 fn data(rest: &[u8]) -> (bool, &[u8]) {
     match rest {

@@ -98,7 +98,8 @@ pub(super) fn read(line: &[u8]) -> Option<(u8, &[u8])> {
         }
         _ => return None,
     };
-    // The arithmetic treats a last character that is not a digit as 10 or more, so it needs its own check.
+    // The last character is checked here: if it is not a digit, `digit` returns 10 or more. Then the value is wrong, but may be
+    // below `PRIORITIES`.
     let last = line.get(line.len() - rest.len() - 2)?;
     let fits = last.is_ascii_digit() && (value as usize) < PRIORITIES;
     fits.then_some((value as u8, rest))

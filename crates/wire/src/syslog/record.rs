@@ -29,9 +29,9 @@ pub(super) struct Fields {
     pub(super) count: u8,
 }
 
-/// The words before the text are not cached if they have more bytes than this.
+/// The maximum length of cached words (the bytes between the time and the text), in bytes.
 pub(super) const WORDS: usize = 64;
-/// Structured data is not cached if it has more bytes than this.
+/// The maximum length of cached structured data, in bytes.
 pub(super) const DATA: usize = 128;
 /// The key of the text.
 const MESSAGE_KEY: [u8; 8] = *b"\xa7message";

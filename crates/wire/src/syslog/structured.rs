@@ -133,7 +133,8 @@ fn escaped<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
         }
     }
     let (mut value, behind) = text.split_at_checked(raw)?;
-    // Removing the backslashes does not change whether the value is UTF-8, because each of them is a complete character.
+    // The value with its backslashes is UTF-8 if and only if the value without them is, because a backslash is a complete
+    // character.
     head(value, value.len() - escapes, room);
     while let Some(at) = memchr(b'\\', value) {
         let escapes = matches!(value.get(at + 1), Some(b'"' | b'\\' | b']'));

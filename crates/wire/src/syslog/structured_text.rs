@@ -10,7 +10,8 @@ use crate::msgpack::Reader;
 /// The maximum length of a name in bytes.
 const NAME_BYTES_MAX: usize = 32;
 
-/// Writes structured data, or `-` if `value` is not a map or is empty. Elements that are not maps are left out.
+/// Writes the map `value` as structured data. Elements that are not maps are left out. Writes `-` if no element
+/// remains, or if `value` is not a map.
 pub(super) fn write(value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
     let start = out.len();
     // Errors are ignored: the values in a batch are complete, and a value that is not a map has no elements.

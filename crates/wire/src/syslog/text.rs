@@ -1,4 +1,4 @@
-//! Writes the texts of a message: as a MessagePack str, or as a bin if the text is not UTF-8.
+//! Writes the texts of a message. A text is a MessagePack str, or a bin if it is not UTF-8.
 
 use crate::room::Room;
 
@@ -68,8 +68,7 @@ fn put<const N: usize>(room: &mut [u8], head: &[u8; N], value: &[u8]) -> (usize,
 /// The number of bytes that are copied at a time.
 const BLOCK: usize = 32;
 
-/// Copies `from` to `to`, which has the same length. Returns the OR of all bytes, so that the same pass shows whether they are all
-/// ASCII.
+/// Copies `from` to `to`, which has the same length. Returns the OR of all bytes. If the OR is below 0x80, all bytes are ASCII.
 #[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) -> u8 {
     let (Some(last), Some(last_to)) = (from.last_chunk::<BLOCK>(), to.last_chunk_mut::<BLOCK>())

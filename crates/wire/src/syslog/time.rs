@@ -30,7 +30,7 @@ pub(super) struct Clock {
     /// The cached text without a year, and the start of its minute.
     short: [u8; SHORT_BYTES],
     short_seconds: i64,
-    /// The cached text with a year, and the start of its minute as if it were UTC.
+    /// The cached text with a year, and the start of its minute as if the text were in UTC.
     minute: [u8; MINUTE_BYTES],
     minute_seconds: i64,
 }
@@ -58,7 +58,7 @@ impl Clock {
             utc: zone == TimeZone::UTC,
             zone,
             short: [0; SHORT_BYTES],
-            // This is not near any time, so the first comparison fails.
+            // This value is not near any receive time, so the first timestamp is not taken from the cache.
             short_seconds: i64::MIN / 2,
             minute: *b"1970-01-01T00:00",
             minute_seconds: 0,
@@ -89,8 +89,8 @@ impl Clock {
         }
     }
 
-    /// Like [`Clock::again`], but only for times that [`Clock::iso`] reads, that have a zone, and whose fraction (if any) has at
-    /// most seven digits.
+    /// Like [`Clock::again`], but only for times in the format of [`Clock::iso`]. The time must have a zone, and its fraction, if
+    /// there is one, must have at most seven digits.
     #[inline(always)]
     pub(super) fn iso_again(&self, text: &[u8]) -> Option<Moment> {
         let (minute, rest) = text.split_first_chunk::<MINUTE_BYTES>()?;
@@ -240,8 +240,8 @@ impl Clock {
     fn nearest(&self, civil: Civil, now: Time) -> Option<i64> {
         let (year, ..) = date_of(now.seconds().div_euclid(DAY));
         let candidates = [year - 1, year, year + 1].map(|year| Civil { year, ..civil });
-        // The zone shifts all three candidates equally, so it is ignored here. Years without a February 29 are skipped for that
-        // date.
+        // The zone shifts all three candidates equally, so it is ignored here. If the date is February 29, years without this day
+        // are skipped.
         let far = |civil: &Civil| Some((civil.seconds()? - now.seconds()).abs());
         let nearest = candidates
             .iter()

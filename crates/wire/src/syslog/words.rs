@@ -10,8 +10,8 @@ pub(super) fn find<const N: usize>(ends: [u8; N], text: &[u8]) -> Option<usize> 
     for word in words {
         let word = u64::from_le_bytes(*word);
         let flags = ends.iter().fold(0, |flags, end| {
-            // The bytes that equal `end` become 0. The lowest high bit that is set in the flags then belongs to the first
-            // of them.
+            // In `differs`, the bytes that equal `end` are 0. Of the high bits that are set in the flags, the lowest one belongs
+            // to the first of these bytes.
             let differs = word ^ (ONES * u64::from(*end));
             flags | differs.wrapping_sub(ONES) & !differs
         });

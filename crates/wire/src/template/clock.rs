@@ -77,8 +77,8 @@ impl Clock {
     }
 }
 
-/// Returns the key of a text in the cache: times with equal keys have the same text. `None` if the text changes within a
-/// second.
+/// Returns the key under which the text of `time` is cached. Times with equal keys have the same text. Returns `None` if the text
+/// changes within a second.
 pub(super) fn key(changes: Changes, time: Time) -> Option<i64> {
     match changes {
         Changes::Always => None,

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! - [`Template`]: a parsed and checked template.
-//! - [`Renderer`]: renders a template. It caches the texts of recent seconds, so that even for a busy stream times are
-//!   converted to a time zone only once a second.
+//! - [`Renderer`]: renders a template. It caches the texts of recent seconds. So even in a busy stream, only one time
+//!   of each second is converted to a time zone.
 
 mod clock;
 mod parse;
@@ -42,7 +42,7 @@ pub struct Template {
     parts: Arc<[Part]>,
 }
 
-/// The inputs on which the text of a template depends, and so how often it must be rendered.
+/// The inputs on which the text of a template depends. They determine how often the template must be rendered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depends {
     /// No input: render once.
@@ -149,7 +149,7 @@ impl Template {
         &self.text
     }
 
-    /// The field, if the template is one field without a default and nothing else.
+    /// Returns the field, if the template consists of a single field without a default.
     pub fn field(&self) -> Option<&FieldPath> {
         match &*self.parts {
             [

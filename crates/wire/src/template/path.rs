@@ -6,8 +6,8 @@
 //! a value of more than 200 bytes                                  is truncated
 //! ```
 //!
-//! So each component of the path that contains a value has a character that is not a dot. Neither a value nor several adjacent
-//! values can form `.` or `..`.
+//! So a value consists of only dots only if it was truncated, and then it has about 200 of them. Neither a value nor several
+//! adjacent values can form the component `.` or `..`.
 
 /// The longest value, in bytes. File names have up to 255, and the template adds its own text.
 pub(super) const VALUE_BYTES_MAX: usize = 200;
@@ -41,7 +41,7 @@ pub(super) fn write_part(value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends a value to the path or the query of a URL (RFC 3986). All characters except the unreserved ones are escaped. A value
-/// of only dots becomes `_`, because it would leave the directory.
+/// of only dots becomes `_`, because `..` would leave the directory.
 pub(super) fn write_escaped(value: &[u8], out: &mut Vec<u8>) {
     if value.iter().all(|byte| *byte == b'.') {
         out.push(b'_');

@@ -93,9 +93,9 @@ impl Renderer {
         }
     }
 
-    /// Creates a renderer for a path (or the path of a URL). Every value is one component and cannot leave the directory that
-    /// the template's own text names. `/`, control characters and bytes that are not UTF-8 become `_`, and so does an empty
-    /// value or a value of only dots. Values are truncated at 200 bytes.
+    /// Creates a renderer for a path (or the path of a URL). Every value is one component and cannot leave the directory that the
+    /// template's own text names. `/`, control characters and bytes that are not UTF-8 become `_`. An empty value and a value of
+    /// only dots also become `_`. Values are truncated at 200 bytes.
     pub fn path(template: &Template, zone: TimeZone) -> Self {
         Self {
             written: Written::Path,
@@ -126,7 +126,7 @@ impl Renderer {
         self.template.depends()
     }
 
-    /// Whether the text is certainly the same at both times, if all other inputs are equal.
+    /// Returns true if the text is certainly the same for both event times, provided that all other inputs are equal.
     pub fn same_time(&self, a: Time, b: Time) -> bool {
         self.template.parts.iter().all(|part| match part {
             Part::Time | Part::Unix(_) | Part::Fraction(_) => a == b,

@@ -18,13 +18,13 @@ use super::{
     segment::{PAGE, Segment, blank_name, blank_number_in},
 };
 
-/// This number of used segments may wait to be overwritten: enough for a reader that commits once per second at 200 MB/s.
+/// The number of used segments that may wait to be overwritten. It is enough for a reader that commits once per second at 200 MB/s.
 const BLANKS_MIN: u64 = 4;
-/// Used segments that take up to `size_max` divided by this may wait even if they are more than [`BLANKS_MIN`]: a reader that repeatedly
-/// falls behind and catches up needs the space again.
+/// More used segments than [`BLANKS_MIN`] may wait if they take at most `size_max` divided by this. A reader that repeatedly falls behind
+/// and catches up needs their space again.
 const BLANKS_PART: u64 = 8;
-/// A new segment takes at most the free space of its disk divided by this. So a small disk gets several segments instead of one, and each
-/// of them can be released when it is settled.
+/// A new segment takes at most the free space of its disk divided by this. Only the next group, or the minimum size of a segment, can make
+/// it larger. So a small disk gets several segments instead of one, and each of them can be released when it is settled.
 const AMPLE: u64 = 4;
 /// Zeros are written in pieces of this size.
 const FILL_BYTES: usize = 1 << 20;

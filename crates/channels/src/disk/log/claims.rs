@@ -6,13 +6,14 @@ use foldhash::fast::RandomState;
 use millstream_pipeline::{channel::Consumer, tags::TagFilter};
 use millstream_record::{Batch, Tag};
 
-/// The most entries in [`Claims::verdicts`]. Peers choose tags, so the number of tags has no other limit.
+/// The maximum number of entries in [`Claims::verdicts`]. Peers choose the tags, so nothing else limits the number of tags.
 const VERDICTS_MAX: usize = 4096;
 
 /// The tag filters of all consumers, and the records that passed none of them.
 #[derive(Default)]
 pub(super) struct Claims {
-    /// Empty if some consumer takes every tag, or if there is no consumer. Then no record counts as unclaimed.
+    /// The filters of all consumers. Empty if some consumer takes every tag, or if there is no consumer; in both cases no record counts as
+    /// unclaimed.
     filters: Vec<TagFilter>,
     /// For each tag seen so far, whether some consumer takes it.
     verdicts: HashMap<Tag, bool, RandomState>,

@@ -24,8 +24,8 @@ pub(super) struct Consumer {
     pub(super) behind: Behind,
     /// The tags that the consumer takes; `None`: all tags.
     pub(super) tags: Option<TagFilter>,
-    /// The position up to which batches were skipped last. Everything at or below it was skipped, or had been settled before the skip, so
-    /// the reader does not hand it out again.
+    /// The end of the last skip. Every batch at or below this position was skipped, or was settled before the skip, so the reader does
+    /// not hand it out again.
     pub(super) skipped_to: Position,
     /// The records and bytes that were skipped since the start.
     pub(super) skipped: Skipped,
@@ -100,7 +100,7 @@ impl Consumers {
         Some((positions.clone().min()?, positions.max()?))
     }
 
-    /// The lowest position up to which an attached reader has handed out everything; `None` if no reader is attached.
+    /// The position up to which every attached reader has handed out everything; `None` if no reader is attached.
     pub(super) fn lowest_reader(&self) -> Option<Position> {
         self.0.values().filter_map(|each| each.reader_at).min()
     }
@@ -123,8 +123,8 @@ impl Consumers {
         Ok(())
     }
 
-    /// Returns a function that marks the cursor of every consumer that has no reader. The mark means that no sink is configured to read
-    /// with this cursor. The caller runs the function after it has released the lock of the index.
+    /// Returns a function that marks the cursors of all consumers without a reader. The mark means that no sink is configured to read
+    /// with the cursor. The caller runs the function after it has released the lock of the index.
     pub(super) fn note_unread(&self) -> impl FnOnce() + use<> {
         let unread = self.0.values().filter(|each| each.reader_at.is_none());
         let cursors: Vec<_> = unread.map(|each| Arc::clone(&each.cursor)).collect();

@@ -1,7 +1,7 @@
 //! The cursor of one consumer, `NAME.cursor`: everything at or below its position is settled or skipped.
 //!
 //! The file has two slots (`millstream_state::Slots`). It is allocated at full size when it is created, so that a commit succeeds even on a
-//! full disk. Otherwise no segment could be released, and the disk would stay full. Each slot holds:
+//! full disk. If commits failed, no segment could be released, and the disk would stay full. Each slot holds:
 //!
 //! ```text
 //! offset bytes
@@ -14,9 +14,9 @@
 //!     24   8   seq
 //! ```
 //!
-//! `behind` is the option of a sink that limits its backlog; with `then: skip`, batches beyond the limit are skipped. A sink that stores
-//! its own position resumes there and not at the cursor. If flag 1 is set, the sink does not resume below the cursor, because the batches
-//! there were skipped.
+//! `behind` is an option of a sink. It limits the sink's backlog; with `then: skip`, batches beyond the limit are skipped. A sink that
+//! stores its own position resumes there and not at the cursor. If flag 1 is set, the sink does not resume below the cursor, because the
+//! batches there were skipped.
 
 use std::{
     io,

@@ -44,7 +44,8 @@ impl LogDirectory {
         space.map_or(u64::MAX, |space| space.free)
     }
 
-    /// Fails with [`Error::Gone`] unless the segment that is written (the file `lock` if there is none) is still in the directory.
+    /// Checks that `newest`, the segment that is being written, is still in the directory. If no segment is open, checks the file `lock`
+    /// instead. Fails with [`Error::Gone`] if the file was removed or replaced.
     pub(super) fn check(&self, newest: Option<&Segment>) -> Result<(), Error> {
         let is_there = match newest {
             Some(segment) => self.holds(&segment.path, &*segment.file),
@@ -103,8 +104,8 @@ pub(super) fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>, Err
         .collect())
 }
 
-/// Reads the file `channel`. If it is missing or damaged, creates it: with the id `fresh` if the directory holds no segments, otherwise
-/// with `remembered`, the id in the record file of the channel (record.rs).
+/// Reads the file `channel`. If it is missing or damaged, creates it. If the directory holds no segments, the new file gets the id
+/// `fresh`. Otherwise it gets `remembered`, the id in the record file of the channel (record.rs); without this id, the call fails.
 ///
 /// ```text
 /// offset bytes

@@ -146,7 +146,7 @@ impl Error {
     }
 }
 
-/// ENOSPC or EDQUOT.
+/// Whether the error is ENOSPC or EDQUOT.
 pub(super) fn is_no_room(error: &io::Error) -> bool {
     matches!(
         error.kind(),

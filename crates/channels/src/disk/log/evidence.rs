@@ -11,7 +11,7 @@ use super::{
 /// The frames that a log holds, and its end according to other files.
 pub(super) struct Evidence {
     pub(super) channel: ChannelId,
-    /// The position of the oldest frame, or of the next one in an empty log; `None` without a segment.
+    /// The position of the oldest frame. If no segment has a frame, the position of the next frame. `None` if there is no segment.
     pub(super) oldest: Option<Position>,
     /// The position of the newest frame.
     pub(super) newest: Position,
@@ -31,9 +31,9 @@ impl Evidence {
         self.newest.max(known).max(cursors)
     }
 
-    /// Without a sync per batch, a power cut may lose batches that consumers have already settled. Such a loss is not reported: if the last
-    /// stop was not `clean` and the highest cursor is beyond the end of the log, this method lowers the cursor to the end, and returns the
-    /// cursor's previous position. Otherwise it returns `None`.
+    /// Without a sync per batch, a power cut may lose batches that consumers have already settled. These batches do not count as a loss. So
+    /// if the last stop was not `clean` and the highest cursor is beyond the end of the log, this method lowers the highest position in
+    /// `cursors` to the end of the log, and returns the previous position. Otherwise it returns `None`.
     pub(super) fn forgive_unsynced(&mut self, clean: bool) -> Option<Position> {
         let (_, highest) = self.cursors.as_mut()?;
         if clean || *highest <= self.newest {

@@ -36,7 +36,7 @@ impl KeptFiles {
 }
 
 impl FileTable {
-    /// The offset of the first byte of `file` that no frame holds, staged frames included; `None` if the file is unknown.
+    /// The offset after the last byte of `file` that is in a frame, staged frames included; `None` if the file is unknown.
     pub(super) fn next(&self, file: &FileId) -> Option<u64> {
         let staged = self.staged.get(file);
         staged.or_else(|| self.written.get(file)).copied()

@@ -52,9 +52,9 @@ use super::{
 
 /// Bytes of the part of a head that has a fixed size.
 pub(super) const FIXED_BYTES: usize = 96;
-/// The same in frames of format version 1.
+/// Bytes of the fixed part of a head in format version 1.
 const FIXED_BYTES_1: usize = 88;
-/// The most bytes of a head. A larger head on disk is damage.
+/// The maximum size of a head in bytes. A larger head on disk is damage.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 20;
 /// Frames begin at multiples of this.
 pub(super) const ALIGNMENT: u64 = 8;
@@ -99,7 +99,8 @@ pub(super) struct Lengths {
 }
 
 impl Lengths {
-    /// Reads the lengths from the first 16 bytes, before the CRC is checked. Returns `None` if they cannot belong to a frame.
+    /// Reads the lengths from the first 16 bytes, before the CRC is checked. Returns `None` if the mark or the lengths cannot belong to a
+    /// frame.
     pub(super) fn peek(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(bytes);
         let fixed = fixed_bytes(fields.take(4)?)?;

@@ -1,5 +1,5 @@
-//! Whether the log may still write. The first disk failure is repaired; a second one before a successful sync stops the log. A full disk
-//! never stops it.
+//! Whether the log may still write. The log repairs a first disk failure. A second failure stops the log if no sync has succeeded in
+//! between. A full disk never stops the log.
 
 use std::{io, path::PathBuf};
 
@@ -10,7 +10,7 @@ use super::{Error, error::is_no_room};
 /// The disk failures of a log so far.
 #[derive(Default)]
 pub(super) struct Health {
-    /// A disk call failed and no sync has succeeded since.
+    /// Whether a disk call has failed and no sync has succeeded since.
     failing: bool,
     /// Why the log has stopped.
     stopped: Option<Error>,
@@ -34,8 +34,9 @@ impl Health {
         result
     }
 
-    /// Notes a failed disk call. Returns the error if an earlier call has also failed since the last successful sync, or if the disk is
-    /// full: then the caller waits for space. Space that was allocated does not prevent that on file systems that copy on write.
+    /// Notes a failed disk call. Returns the error if an earlier call has also failed since the last successful sync. Also returns the
+    /// error if the disk is full, because the caller then waits for space. On file systems that copy on write, even a write to allocated
+    /// space can find the disk full.
     pub(super) fn fail(
         &mut self,
         doing: &'static str,

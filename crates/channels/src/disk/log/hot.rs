@@ -31,7 +31,8 @@ impl HotBatches {
         self.batches.push_back(hot);
     }
 
-    /// Drops the oldest batches: those at or below `done`, and those beyond `bytes_max` bytes or [`BATCHES_MAX`] batches.
+    /// Drops the batches at or below `done`. Also drops the oldest batches while the queue holds more than `bytes_max` bytes or more than
+    /// [`BATCHES_MAX`] batches.
     pub(super) fn cool(&mut self, done: Position, bytes_max: usize) {
         while let Some(first) = self.batches.front() {
             let is_small = self.bytes <= bytes_max && self.batches.len() <= BATCHES_MAX;

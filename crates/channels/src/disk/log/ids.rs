@@ -47,7 +47,7 @@ pub(super) enum IdRecord {
         key: Key,
         connection: u64,
         seconds: u32,
-        /// Whether the id of the chunk is unique, so that no proof is needed that the acknowledgement arrived (window.rs).
+        /// Whether the id of the chunk is unique. A chunk with a unique id needs no proof that its acknowledgement arrived (window.rs).
         proved: bool,
     },
     /// The peer closed the connection in an orderly way after it had received all acknowledgements.

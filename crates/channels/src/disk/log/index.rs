@@ -24,7 +24,7 @@ pub(super) struct Index {
     published: Mutex<Published>,
     /// Bytes of all segments. This number is outside the lock, because it is read once per batch.
     used_bytes: AtomicU64,
-    /// The most bytes that all segments may take.
+    /// The maximum number of bytes that all segments may take.
     size_max: AtomicU64,
 }
 
@@ -60,7 +60,7 @@ impl Watch {
         self.files.lock().get(file).copied()
     }
 
-    /// About how many bytes this consumer has not settled; 0 if there is no such consumer.
+    /// The approximate number of bytes that this consumer has not settled; 0 if there is no such consumer.
     pub fn backlog_bytes(&self, consumer: &str) -> u64 {
         self.index.lock().backlog_bytes(consumer)
     }
@@ -94,7 +94,7 @@ impl Index {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that all segments may take.
+    /// The maximum number of bytes that all segments may take.
     pub(super) fn size_max(&self) -> u64 {
         self.size_max.load(Ordering::Relaxed)
     }
@@ -112,7 +112,7 @@ impl Index {
 }
 
 impl Published {
-    /// About how many bytes this consumer has not settled; 0 if there is no such consumer.
+    /// The approximate number of bytes that this consumer has not settled; 0 if there is no such consumer.
     pub(super) fn backlog_bytes(&self, name: &str) -> u64 {
         let consumer = self.consumers.get(name);
         consumer.map_or(0, |consumer| self.bytes_after(consumer.position))
@@ -171,8 +171,8 @@ impl Published {
         self.segments.since(self.segments.below(position) + 1)
     }
 
-    /// The receive time of the oldest frame after `position`. If the frame is no longer in memory, the time when its segment began,
-    /// which is a lower bound. `None` if there is no such frame.
+    /// The receive time of the oldest frame after `position`. If the frame is no longer in memory, returns an approximation: the newest
+    /// keep time before the frame's segment. `None` if there is no such frame.
     pub(super) fn oldest_received(&self, position: Position) -> Option<Time> {
         if self.kept <= position {
             return None;
@@ -194,8 +194,8 @@ impl Published {
             || (behind.size > 0 && self.bytes_after(position) > behind.size)
     }
 
-    /// Whether a consumer that skipped segments has caught up: it has settled a batch since (or has no backlog), and it is at most half as
-    /// far behind as its option `behind` and `size_max` (the limit of the whole channel) allow.
+    /// Whether a consumer that skipped segments has caught up. The consumer must have settled a batch since the skip, or have no backlog.
+    /// In addition, it must be at most half as far behind as its option `behind` and `size_max` (the limit of the whole channel) allow.
     pub(super) fn has_caught_up(&self, consumer: &Consumer, size_max: u64, now: Time) -> bool {
         let backlog = self.bytes_after(consumer.position);
         let size = match consumer.behind.size {

@@ -1,7 +1,8 @@
 //! Access to a channel from outside, for the commands `millstream channel ls`, `verify`, `cat`, `skip` and `forget`.
 //!
-//! Only [`skip`], [`forget`] and [`accept_losses`] change files; they take the channel's lock. Everything else also works on
-//! a channel that is in use: its newest frames may not be visible yet, and segments may be removed while they are read.
+//! Only [`skip`], [`forget`] and [`accept_losses`] change files. They take the channel's lock, except that [`accept_losses`] takes no lock
+//! for a channel that is gone. Everything else also works on a channel that is in use. In this case the newest frames may not be visible
+//! yet, and segments may be removed while they are read.
 
 use std::{
     collections::VecDeque,
@@ -66,7 +67,7 @@ pub struct Damage {
     pub path: PathBuf,
     /// Where the damage begins.
     pub offset: u64,
-    /// The last position before it, if any was read.
+    /// The last position that was read before the damage, if any.
     pub after: Option<Position>,
 }
 
@@ -128,8 +129,8 @@ impl Directory {
         })
     }
 
-    /// Returns the losses that a start of this channel (in `directory`) would find. `span`: the result of a pass over all frames. If the
-    /// channel is in use, returns only gaps between frames, because its oldest and newest positions change.
+    /// Returns the losses that a start of this channel (in `directory`) would find. `span` is the result of a pass over all frames. If the
+    /// channel is in use, returns only gaps between frames, because the oldest and the newest position change meanwhile.
     pub fn missing(
         &self,
         disk: &dyn Disk,
@@ -252,8 +253,8 @@ fn is_in_use(disk: &dyn Disk, directory: &Path) -> Result<bool, Error> {
         .map_err(|error| Error::disk("checking the lock", &path, error))
 }
 
-/// The unaccepted losses of the channel in `directory`: losses in the channel's list or in `found` that no operator has accepted. The
-/// directory need not exist.
+/// The losses of the channel in `directory` that no operator has accepted: those in the channel's list, and those in `found` that the list
+/// does not contain. The directory need not exist.
 pub fn unaccepted(
     disk: Arc<dyn Disk>,
     directory: &Path,
@@ -265,8 +266,8 @@ pub fn unaccepted(
     Ok(unaccepted)
 }
 
-/// The loss of the whole channel in `directory`, if the channel has a record file but the directory has no valid file `channel`. `None`
-/// otherwise, and if the channel was only moved.
+/// Returns the loss of the whole channel in `directory`. The channel is lost if it has a record file, but the directory has no valid file
+/// `channel`. Returns `None` if the channel is not lost, or was only moved.
 pub fn gone(disk: &dyn Disk, directory: &Path) -> Result<Option<Loss>, Error> {
     let record = record_path(directory);
     let known = Summary::read(disk, &record)?.summary();

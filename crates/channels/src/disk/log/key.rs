@@ -1,8 +1,9 @@
 //! The key of a chunk: 128 bits by which a repeat is recognized.
 //!
-//! Two chunks are the same if id, tag on arrival, and the length and checksum of the payload are equal. These values are hashed with
-//! SipHash-2-4-128 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random id, so that no sender can
-//! forge the key of another sender's chunk. The odds that two of a million chunks share a key are about 1 in 10^27.
+//! Two chunks have the same key if their ids, their tags on arrival, and the lengths and checksums of their payloads are equal. These
+//! values are hashed with SipHash-2-4-128 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random
+//! id, so that no sender can forge the key of another sender's chunk. The odds that two of a million chunks share a key are about 1 in
+//! 10^27.
 
 use millstream_record::ChunkOrigin;
 
@@ -10,12 +11,13 @@ use millstream_record::ChunkOrigin;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Key(pub(super) [u8; 16]);
 
-/// Whether an id alone proves that two chunks are the same.
+/// Whether equal keys prove that two chunks are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
     /// The id is random, or the sender numbers its chunks: equal keys mean the same chunk.
     Unique,
-    /// The id is a hash of the content (Fluent Bit: 32 hex digits) or too short to be unique: two different chunks can share it.
+    /// The id is a hash of the content (Fluent Bit: 32 hex digits) or too short to be unique: two different chunks with equal bytes
+    /// can have equal keys.
     Shared,
 }
 

@@ -196,7 +196,7 @@ pub struct Losses(Mutex<List>);
 
 struct List {
     file: WholeFile,
-    /// Whether each loss is accepted, and the loss.
+    /// The losses. Each entry holds whether the loss is accepted, and the loss.
     losses: Vec<(bool, Loss)>,
 }
 
@@ -275,7 +275,8 @@ impl List {
     }
 }
 
-/// The body of the file. It begins with an empty line, so that in a damaged file the first loss is not on one line with the binary header.
+/// The body of the file. It begins with an empty line. Otherwise the first loss would be on one line with the binary header, and could not
+/// be read from a damaged file.
 fn encode(losses: &[(bool, Loss)]) -> String {
     let mut text = "\n".to_owned();
     for (accepted, loss) in losses {

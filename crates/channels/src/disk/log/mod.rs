@@ -139,7 +139,8 @@ impl Log {
 
     /// Stages a group: everything that one batch of a source became, in order. A group is kept whole or not at all. Repeats (records that
     /// the channel already holds) are removed from it. `now` is the time of a clock that never jumps, by which ages are measured. Returns a
-    /// seq (sequence number): the group is kept once [`Log::kept`] has reached it. Returns 0 if the whole group is kept already.
+    /// sequence number. The group is kept when the `seq` of [`Log::kept`] has reached this number. Returns 0 if the whole group is kept
+    /// already.
     pub fn append(&mut self, group: Vec<Batch>, now: Time) -> Result<u64, Error> {
         self.health.check()?;
         sift::check_size(&group)?;
@@ -187,7 +188,8 @@ impl Log {
     /// Releases what is settled, and writes everything that is staged.
     fn write_new(&mut self, now: Time) -> Result<(), Error> {
         self.release_settled()?;
-        // Consumers can read frames that are kept already only when they are written again, so these do not wait for consumers.
+        // After a failed sync, kept frames are staged again. Consumers can read them only after they are written again, so writing them
+        // must not wait for consumers.
         if !self.staging.is_empty() && !self.staging.has_kept() {
             self.check_backlogs(now)?;
         }
@@ -220,9 +222,9 @@ impl Log {
         Some(Time(since.0.saturating_add(nanos)))
     }
 
-    /// Syncs and publishes everything that is written, also if `written`, the result of writing what was staged, is a temporary error:
-    /// what is written can be settled, and only this frees space. Returns that error. After a failed sync the affected frames are staged
-    /// again; a second failure is an error.
+    /// Syncs and publishes everything that is written. `written` is the result of writing what was staged. If it is a temporary error, the
+    /// frames that are written are still published, because consumers free space only by settling published frames; the error is returned
+    /// afterwards. After a failed sync the affected frames are staged again. A second failure is an error.
     fn sync_written(&mut self, mut written: Result<(), Error>) -> Result<(), Error> {
         while self.is_unsynced() {
             // Without an open segment, the frames that are not synced are staged again (see `repair` in roll.rs).
@@ -323,7 +325,7 @@ impl Log {
         }
     }
 
-    /// Stores in the record file, durably, where the log ends and what every consumer has settled.
+    /// Durably stores two positions in the record file: the end of the log, and the position up to which every consumer has settled.
     fn keep_record(&mut self) -> Result<(), Error> {
         let (kept, settled) = {
             let published = self.index.lock();
@@ -336,7 +338,7 @@ impl Log {
 
 /// Consumers.
 impl Log {
-    /// Attaches the consumer `name`. A new one gets a cursor and begins at the oldest frame.
+    /// Attaches a reader to the consumer `name`. A new consumer gets a cursor and begins at the oldest frame.
     pub fn reader(&self, name: &str, behind: Behind, pool: Pool) -> Result<Reader, Error> {
         let (is_known, before_oldest) = {
             let published = self.index.lock();
@@ -395,20 +397,22 @@ impl Log {
         self.index.lock().consumers.attached()
     }
 
-    /// About how many bytes this consumer has not settled; 0 if there is no such consumer.
+    /// The approximate number of bytes that this consumer has not settled; 0 if there is no such consumer.
     pub fn backlog_bytes(&self, name: &str) -> u64 {
         self.index.lock().backlog_bytes(name)
     }
 
-    /// A lower bound of the receive time of the oldest batch that some consumer has not settled; `None` if all batches are settled.
+    /// The receive time of the oldest batch that some consumer has not settled; approximate if the batch is no longer in memory. `None` if
+    /// all batches are settled, or if there is no consumer.
     pub fn oldest(&self) -> Option<Time> {
         let published = self.index.lock();
         let (lowest, _) = published.consumers.range()?;
         published.oldest_received(lowest)
     }
 
-    /// A lower bound of the receive time of the oldest batch that this consumer has not settled. `None` if there is no such batch, or if
-    /// the consumer's reader has handed out unsettled batches, whose exact age the pipeline measures.
+    /// The receive time of the oldest batch that this consumer has not settled; approximate if the batch is no longer in memory. `None` if
+    /// there is no such batch. Also `None` if the consumer's reader has handed out batches that are not settled: the pipeline measures the
+    /// exact age of these.
     pub fn oldest_of(&self, name: &str) -> Option<Time> {
         let published = self.index.lock();
         let consumer = published.consumers.get(name)?;
@@ -426,15 +430,15 @@ impl Log {
         consumer.map_or_else(Skipped::default, |consumer| consumer.skipped)
     }
 
-    /// Whether a consumer that skipped segments has caught up: it has settled a batch since (or has no backlog), and it is at most half as
-    /// far behind as its option `behind` and `size_max` (the limit of the whole channel) allow.
+    /// Whether a consumer that skipped segments has caught up. The consumer must have settled a batch since the skip, or have no backlog.
+    /// In addition, it must be at most half as far behind as its option `behind` and `size_max` (the limit of the whole channel) allow.
     pub fn has_caught_up(&self, name: &str, now: Time) -> bool {
         let published = self.index.lock();
         let consumer = published.consumers.get(name);
         consumer.is_none_or(|each| published.has_caught_up(each, self.options.size_max, now))
     }
 
-    /// Starts to count kept records whose tag none of these consumers takes.
+    /// From now on, counts the kept records whose tag none of these consumers takes.
     pub fn count_unclaimed(&mut self, consumers: &[Consumer]) {
         self.index.lock().claims = claims::Claims::of(consumers);
     }
@@ -489,7 +493,7 @@ impl Log {
         self.staging.keep_time()
     }
 
-    /// Whether something is written that is not synced yet.
+    /// Whether there are written frames that are not synced yet.
     pub fn is_unsynced(&self) -> bool {
         self.writer.unsynced_since().is_some()
     }
@@ -540,8 +544,8 @@ impl Log {
         Arc::clone(&self.losses)
     }
 
-    /// Drops the staged frames that are not kept, so that the log can be closed without space. Returns the number of dropped
-    /// records. Only [`Log::commit`] and [`Log::close`] may follow, because the window would treat a resend of a dropped chunk as a
+    /// Drops the staged frames that are not kept, so that the log can be closed without space. Returns the number of dropped records.
+    /// Afterwards only [`Log::commit`] and [`Log::close`] may be called, because the window would treat a resend of a dropped chunk as a
     /// repeat.
     pub fn drop_staged(&mut self) -> u64 {
         let dropped = self.staging.drop_after(self.kept());
@@ -551,9 +555,9 @@ impl Log {
         dropped.records
     }
 
-    /// The path and size of a file that should be created now, to become the next segment. `None` if a blank file exists already, if it is
-    /// too early, or if the channel is full. Create the file with [`Blank::create_ahead`] on another thread, and pass it to
-    /// [`Log::add_blank`].
+    /// The path and size of a file that should be created now, to become the next segment. `None` if no segment is open, if the open
+    /// segment is less than half full, if a blank file exists already, or if the channel is full. Create the file with
+    /// [`Blank::create_ahead`] on another thread, and pass it to [`Log::add_blank`].
     pub fn wants_blank(&mut self) -> Option<(PathBuf, u64)> {
         let open = self.writer.open()?;
         let early = open.written < open.segment.bytes() / 2;

@@ -37,18 +37,18 @@ pub enum Sync {
 pub struct Options {
     /// When to sync.
     pub sync: Sync,
-    /// The most bytes of all segments together, used or waiting to be reused.
+    /// The maximum number of bytes of all segments together, used or waiting to be reused.
     pub size_max: u64,
     /// Bytes of one segment.
     pub segment_bytes: u64,
-    /// The most bytes of kept batches to hold in memory for readers that follow closely.
+    /// The maximum number of bytes of kept batches in memory, for readers that follow closely.
     pub hot_bytes: usize,
     /// The window in which repeats are recognized.
     pub dedupe: Dedupe,
 }
 
-/// Bytes of a segment: large enough that the cost of a roll, the change to a new segment (two syncs and a rename), is small, and small
-/// enough that disk space is freed while a reader follows.
+/// Bytes of a segment. A roll, the change to a new segment, costs two syncs and a rename. Segments of this size are large enough that
+/// rolls cost little, and small enough that disk space is freed while a reader follows.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Bytes of the smallest segment on a nearly full disk, unless one group takes more.

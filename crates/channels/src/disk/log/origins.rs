@@ -15,9 +15,9 @@
 //!                                               24   8   hash of its first bytes
 //! ```
 //!
-//! If a processor has changed the tag, a chunk arrived under a tag that differs from the tag of the frame. The origin of such a chunk
-//! begins with 4 instead of 1, and its id is followed by the number of bytes of the tag (4) and the tag, UTF-8. Frames of format versions
-//! before 4 have no such origins: their chunks count as if they had arrived under the tag of the frame.
+//! If a processor has changed the tag of a batch, the tag under which a chunk arrived differs from the tag of the frame. The origin of
+//! such a chunk begins with 4 instead of 1. After the id, it also holds the length of the chunk's tag (4 bytes) and the tag in UTF-8.
+//! Frames of format versions before 4 have no such origins: their chunks count as if they had arrived under the tag of the frame.
 
 use bytes::Bytes;
 use millstream_record::{ChunkOrigin, FileId, FileOrigin, Origin, Tag};

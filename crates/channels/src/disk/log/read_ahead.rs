@@ -27,7 +27,7 @@ pub(super) struct ReadAhead {
     /// Segment and offset of the next frame; `None` if it must be looked up by its position.
     pub(super) next: Option<(u64, u64)>,
     batches: VecDeque<(Position, Batch)>,
-    /// A damaged file, until the gap that the damage left in the positions is reported.
+    /// The file in which damage was found. `None` again after the resulting gap in the positions is reported.
     damaged: Option<PathBuf>,
     /// Bytes of the frame at the start of the last read.
     frame_bytes: u64,
@@ -68,8 +68,8 @@ impl ReadAhead {
         self.damaged.take()
     }
 
-    /// Reads frames of a segment from offset `from` on, but not beyond `end`, where the kept frames end. Frames at or below `position` were
-    /// handed out already.
+    /// Reads frames of a segment from offset `from` on, but not beyond `end`, where the kept frames end. Leaves out frames at or below
+    /// `position`, because they were handed out already.
     pub(super) fn fetch(
         &mut self,
         segment: &Segment,
@@ -91,7 +91,7 @@ impl ReadAhead {
         }
         match self.decode(segment, &buffer.freeze(), from, position) {
             Ok(next) => self.next = Some((segment.number, next)),
-            // The end moved back after a failed sync, and the frames are written again to the next segment.
+            // A failed sync has moved the end of this segment back. The frames after the new end are written again to the next segment.
             Err(misfit) if segment.end() < end => self.next = Some((segment.number, misfit)),
             Err(misfit) => {
                 self.skip_damage(segment, misfit, end)?;
@@ -114,7 +114,7 @@ impl ReadAhead {
             let offset = from + at as u64;
             let frame = &bytes[at..];
             if at > 0 && Lengths::peek(frame).is_none_or(|l| l.total() > frame.len() as u64) {
-                // The rest is an incomplete frame or no frame; the next read decides.
+                // The rest is an incomplete frame or no frame. The next read shows which.
                 return Ok(offset);
             }
             let place = Place {

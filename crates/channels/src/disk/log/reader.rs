@@ -3,8 +3,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 //!
-//! It reads everything that is kept, in order: from the batches in memory while it follows closely, otherwise from the disk. The position
-//! up to which its sink has settled is committed to the cursor. A new consumer begins at the oldest frame.
+//! A reader returns everything that is kept, in order. While it follows closely, it takes the batches from memory; otherwise it reads them
+//! from the disk. The cursor stores the position up to which the sink has settled. A new consumer begins at the oldest frame.
 
 use std::{
     collections::VecDeque,
@@ -62,7 +62,8 @@ pub struct Reader {
     /// Everything at or below this position was handed out or skipped.
     position: Position,
     ahead: ReadAhead,
-    /// Batches that were handed out and are not settled; empty unless the writer may skip segments for this consumer (`behind`).
+    /// Batches that were handed out and are not settled. Used only if the writer may skip segments for this consumer (`behind`); otherwise
+    /// empty.
     in_flight: VecDeque<(Position, Skipped)>,
     may_skip: bool,
 }
@@ -119,7 +120,7 @@ impl Reader {
         self
     }
 
-    /// Returns the next batch; `None` if there is none now. Passes over empty batches, which hold only origins.
+    /// Returns the next item; `None` if there is none now. Also returns batches without records, which hold only origins.
     pub fn read(&mut self) -> Result<Option<Item>, Error> {
         loop {
             let (position, batch) = match self.ahead.pop() {
@@ -173,8 +174,8 @@ impl Reader {
         }
     }
 
-    /// Hands out a batch, or the gap in front of it. `None` if the batch was skipped. An empty batch (all its records were filtered) is
-    /// handed out too, because the consumer settles its position.
+    /// Hands out a batch, or the gap in front of it. `None` if the batch was skipped. A batch without records is handed out too, because
+    /// the consumer must settle the position of the batch.
     fn hand_out(&mut self, position: Position, batch: Batch) -> Option<Item> {
         if self.may_skip && self.is_skipped(position) {
             return None;
@@ -197,7 +198,7 @@ impl Reader {
         Some(Item::Batch(position, batch))
     }
 
-    /// Whether the writer has skipped this position; if so, continues after everything that was skipped.
+    /// Returns whether the writer has skipped this position. If so, the reader continues after everything that was skipped.
     fn is_skipped(&mut self, position: Position) -> bool {
         let skipped_to = {
             let published = self.index.lock();
@@ -253,7 +254,7 @@ impl Reader {
     }
 
     /// Continues after `from`. The sink is done with everything up to `done`, and gives back the later batches in flight. If the writer has
-    /// skipped some of these meanwhile, they are not handed out again and count as skipped.
+    /// skipped some of these batches meanwhile, the skipped ones are not handed out again and count as skipped.
     fn continue_after(&mut self, from: Position, done: Position) {
         self.ahead.clear();
         let mut published = self.index.lock();
@@ -272,7 +273,8 @@ impl Reader {
         consumer.position = consumer.position.min(self.position);
     }
 
-    /// Settles everything at or below `position`, durably when this returns. Segments that every consumer has settled can then be released.
+    /// Settles everything at or below `position`. The cursor is durable when this returns. The log may then release the segments that every
+    /// consumer has settled.
     pub fn commit(&mut self, position: Position) -> Result<(), Error> {
         let mut cursor = lock(&self.cursor);
         if position > cursor.position {
@@ -321,7 +323,7 @@ impl Reader {
         self.index.used_bytes()
     }
 
-    /// The most bytes that all segments may take.
+    /// The maximum number of bytes that all segments may take.
     pub fn size_max(&self) -> u64 {
         self.index.size_max()
     }

@@ -13,9 +13,10 @@
 //!     48   8   number of records in these batches
 //! ```
 //!
-//! `end` is a lower bound. A start and a clean stop store it with a sync. Every commit that syncs a segment writes it without syncing the
-//! record file. So after a kill it is exact, and after a power cut it is the last value that the system had written to the disk. The two
-//! counts give the average number of records in a batch, from which the size of a loss is estimated.
+//! `end` is a lower bound. A start and a clean stop store it with a sync. Every commit that syncs a segment writes `end` without syncing
+//! the record file. So after a kill, `end` is the end of the log at its last sync. After a power cut, it is the last value that the
+//! system had written to the disk. The two counts give the average number of records in a batch, from which the size of a loss is
+//! estimated.
 
 use std::{
     io,

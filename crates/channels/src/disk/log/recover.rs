@@ -1,11 +1,12 @@
 //! The start of a log, after a stop, a kill or a power cut.
 //!
-//! After taking the lock, it opens the segments in order. Of closed segments it reads only the headers, because each was synced whole
-//! before the next one was opened; readers check their frames. It walks the newest segment frame by frame. Invalid bytes after the last
-//! synced end are a torn tail: the log ends there, and everything after it is dropped even if it looks valid. Invalid bytes before that end
-//! are damage, which is reported; reading continues after it. The offsets of tailed files come from the newest header and the frames after
-//! it. Chunk ids come from the id files; if an id file is missing, they come from the frames of its segment. Unless the last stop was
-//! clean, a new epoch begins.
+//! A start takes the lock and opens the segments in order. It reads only the headers of closed segments, because each closed segment was
+//! synced whole before the next one was opened. Readers check the frames of these segments later. A start reads every frame of the newest
+//! segment. Each frame stores the synced end: the offset up to which the segment was durable when the frame was written. Invalid bytes
+//! after the last synced end are a torn tail: the log ends there, and everything after this point is dropped, even if it looks valid.
+//! Invalid bytes before the last synced end are damage. Damage is reported, and reading continues after it. The offsets of tailed files
+//! come from the newest header and the frames after it. Chunk ids come from the id files; if an id file is missing, they come from the
+//! frames of its segment. Unless the last stop was clean, a new epoch begins.
 
 use std::{
     collections::BTreeSet,
@@ -55,8 +56,8 @@ pub struct Recovered {
     pub damage: Vec<(PathBuf, &'static str)>,
     /// Losses that were found now or earlier and that no operator has accepted.
     pub losses: Vec<Loss>,
-    /// A power cut may take batches that a consumer has already settled, if the option `sync` does not protect them. This is the position
-    /// up to which the consumer had settled; `None` if no settled batch is missing for this reason.
+    /// The position up to which a consumer had settled, if a power cut has taken batches that this consumer had already settled. `None` if
+    /// no settled batch is missing for this reason; with `sync: batch` it is always `None`.
     pub taken_by_power: Option<Position>,
     /// Every tailed file, and the offset up to which it is kept.
     pub files: Vec<(FileId, u64)>,
@@ -237,7 +238,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Restores ids and origins from the frames of a segment. `bounds` holds the offset at which the frames end at the latest, and whether
+    /// Restores ids and origins from the frames of a segment. `bounds` holds the highest offset at which the frames can end, and whether
     /// the segment is closed. `since` is the newest keep time before the segment.
     fn walk(&mut self, segment: &Segment, bounds: (u64, bool), since: Time) -> Result<Tail, Error> {
         let channel = self.directory.channel;

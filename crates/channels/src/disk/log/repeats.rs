@@ -37,8 +37,8 @@ pub(super) struct Repeats {
     pub(super) window: Window,
     /// The keys in the group whose frames are read by [`Repeats::ids_of`].
     group: GroupKeys,
-    /// The id files, oldest first. Each entry holds the number of the segment, and the number that the window gives to the entry after the
-    /// last id of the file.
+    /// The id files, oldest first. Each entry holds two numbers: that of the segment, and the window's number for the entry after the last
+    /// id in the file.
     id_files: VecDeque<(u64, u64)>,
     /// Chunks that arrived again and were not stored a second time.
     pub(super) count: u64,
@@ -101,8 +101,8 @@ impl Repeats {
         }
     }
 
-    /// The entries of a frame for the id file: the chunks that no earlier frame of its group holds, and the orderly closes of connections
-    /// that the frame stores. Call this for the frames in their order.
+    /// The entries of a frame for the id file: the orderly closes of connections that the frame stores, and its chunks. A chunk that an
+    /// earlier frame of the group also holds has no entry here. Call this for the frames in their order.
     pub(super) fn ids_of(&mut self, head: &Head) -> Vec<IdRecord> {
         let seconds = seconds(head.keep_time);
         let closed = head.closed.iter().map(|connection| IdRecord::Closed {
@@ -154,8 +154,8 @@ impl Repeats {
             .map_err(|error| Error::disk("reading ids", &path, error))
     }
 
-    /// Notes that the ids up to the newest one that is kept are in the id file of this segment. The ids of chunks that are staged are in no
-    /// file, so the file does not have to wait for them.
+    /// Notes that the id file of this segment holds the ids up to the newest kept one. The ids of staged chunks are in no id file yet, so
+    /// the file can be removed while the window still holds the ids of these chunks.
     pub(super) fn add_file(&mut self, segment: u64) {
         self.id_files.push_back((segment, self.window.kept()));
     }

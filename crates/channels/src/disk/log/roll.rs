@@ -1,9 +1,9 @@
 //! Rolls to the next segment, frees space for it, and repairs the log when a disk call fails.
 //!
 //! Space is allocated first, so that a full disk is noticed before anything is changed. Then the old segment gets its end mark and is
-//! synced (whatever the option `sync` is), its id file is written, and the header and name of the new segment are synced. Only then is a
-//! frame written to it. After a failure, the frames that are staged again are synced with the header, before the segment gets its name
-//! (see `open_next`). Every step can fail and be repeated.
+//! synced (whatever the option `sync` is), its id file is written, and the header and name of the new segment are synced. Normally, frames
+//! are written to the new segment only after that. After a failure, the frames that are staged again are written earlier: they are synced
+//! with the header, before the segment gets its name (see `open_next`). Every step can fail and be repeated.
 
 use std::{
     io::{self, IoSlice},
@@ -22,8 +22,9 @@ use super::{
 };
 
 impl Log {
-    /// Closes the open segment, if there is one, and opens the next one with space for the first group that is staged. Opens none if more
-    /// frames became the first group, because the old segment failed: the caller repeats the roll.
+    /// Closes the open segment, if there is one, and opens the next one with space for the first group that is staged. If the old segment
+    /// fails meanwhile, its frames that are not durable are staged again, and the first group may become larger. If no blank file has space
+    /// for this group, opens no segment, and the caller repeats the roll.
     pub(super) fn roll(&mut self) -> Result<(), Error> {
         let least = self.least_bytes();
         match self.ensure_blank(least) {
@@ -67,7 +68,7 @@ impl Log {
             .ensure(&self.directory, least, size_max.saturating_sub(used))
     }
 
-    /// Writes an end mark to the open segment, syncs it and closes it.
+    /// Writes an end mark to the open segment. Syncs and closes the segment.
     fn end_open(&mut self) -> Result<(), Error> {
         let number = |log: &Self| log.writer.open().map(|open| open.segment.number);
         let Some(ended) = number(self) else {
@@ -82,13 +83,13 @@ impl Log {
         Ok(())
     }
 
-    /// Frees space in the newest segment for the next one, which needs at least `least` bytes, because the disk has no space. If this is
-    /// not possible, returns `full`, the error of the disk.
+    /// Frees space in the newest segment, because the disk has no space for the next segment, which needs at least `least` bytes. If this
+    /// is not possible, returns `full`, the error of the disk.
     ///
     /// Ends the newest segment and frees the space after its end mark. If the segment is completely settled, an empty segment becomes the
-    /// newest, so that the settled one can be released like any other. The reserve (space at the end that no frame of a batch may take) of
-    /// the settled segment suffices for the empty one; if necessary, the oldest ids are dropped. A segment that is not settled keeps its
-    /// reserve, because another program could take the freed space.
+    /// newest, so that the settled one can be released like any other. The space for the empty segment comes from the reserve of the
+    /// settled one: the space at its end that no frame of a batch may take. If necessary, the oldest ids are dropped, too. A segment that
+    /// is not settled keeps its reserve, because another program could take the freed space.
     fn free_newest(&mut self, least: u64, full: Error) -> Result<(), Error> {
         let (newest, is_settled) = {
             let published = self.index.lock();
@@ -146,8 +147,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the id file of the previous segment. If there is no space and everything is settled, drops older ids to free space. If not
-    /// everything is settled, fails instead, because consumers will free space.
+    /// Writes the id file of the previous segment. If there is no space and everything is settled, drops older ids to free space. If there
+    /// is no space and not everything is settled, fails, because consumers will free space.
     fn write_previous_ids_at_any_cost(&mut self, is_settled: bool) -> Result<(), Error> {
         match is_settled {
             true => self.at_the_cost_of_ids(Self::write_previous_ids),
@@ -174,9 +175,10 @@ impl Log {
 
     /// Opens the next segment in a blank file of at least `bytes` bytes.
     ///
-    /// From then on, the log holds nothing of the previous segment after the end in the new header. If the previous segment failed, frames
-    /// that are kept may be there, and only staged again otherwise. So the new segment gets its name when these frames are durable in it.
-    /// Until then, a start after a kill finds them in the previous segment. A disk that stays full adds no segments for the same reason.
+    /// The new header names the end of the previous segment. Once the new segment has its name, bytes after this end are not part of the
+    /// log. If the previous segment failed, these bytes may be the only copy of kept frames on the disk; the other copy is staged in
+    /// memory. So the new segment gets its name only when the staged frames are durable in it. Until then, a start after a kill finds the
+    /// frames in the previous segment. This order also ensures that retries on a full disk add no segments to the log.
     fn open_next(&mut self, bytes: u64) -> Result<(), Error> {
         let Some(blank) = self.blanks.pop(bytes) else {
             return Ok(());
@@ -204,8 +206,8 @@ impl Log {
             self.files.undo(self.writer.abandon());
             self.staging.restage(Vec::new());
             if is_no_room(&error) {
-                // If this fails, too, the next start may use the file again. Its frames then belong to an earlier epoch, so they are not
-                // read. A file that has its final name is replaced by the retry.
+                // If the removal fails, too, the next start may use the file as a blank. The frames in it then belong to an earlier epoch,
+                // so they are not read. If the file has its final name already, the retry replaces it.
                 let _ = self.directory.disk.remove(&blank.path);
                 return Err(Error::disk("opening a segment", &segment.path, error));
             }
@@ -264,8 +266,9 @@ impl Log {
         self.health.fail(doing, path, error)
     }
 
-    /// Repairs the log after a failed write of frames. If the disk is full, removes a blank file, so that the caller can retry; fails if there
-    /// is none. The frames stay staged, and the next write puts them at the same place: nothing was synced, so nothing is uncertain.
+    /// Repairs the log after a failed write of frames. If the disk is full, removes a blank file, so that the caller can retry. Fails if
+    /// there is no blank file. The frames stay staged, and the next write puts them at the same place. Unlike after a failed sync, the
+    /// state of the file is certain.
     pub(super) fn after_failed_write(&mut self, error: io::Error) -> Result<(), Error> {
         if !is_no_room(&error) {
             return self.repair("writing", error);
@@ -304,7 +307,7 @@ impl Log {
         self.repeats.remove_old_files(&self.directory)
     }
 
-    /// Renames a damaged segment to `.bad`; reuses or removes any other.
+    /// Releases one segment. Renames it to `.bad` if it is damaged; otherwise reuses or removes it.
     fn release(&mut self, segment: &Arc<Segment>) -> io::Result<()> {
         if self.index.lock().segments.is_damaged(segment.number) {
             let aside = segment.path.with_extension("bad");
@@ -342,8 +345,8 @@ impl Log {
         self.release_settled()
     }
 
-    /// Frees the oldest segment by skipping it for the consumers that have not settled it. Returns `false` if this is not possible: one of
-    /// these consumers has `then: block`, or there is no consumer, or no newer segment.
+    /// Frees the oldest segment by skipping it for the consumers that have not settled it. This is not possible if one of these consumers
+    /// has `then: block`, if there is no consumer, or if there is no newer segment. In these cases returns `false`.
     fn skip_for_space(&mut self) -> Result<bool, Error> {
         let slowest: Vec<(String, Then)> = {
             let published = self.index.lock();

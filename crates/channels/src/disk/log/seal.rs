@@ -18,7 +18,7 @@ use millstream_sys::checksum::{crc32c, crc32c_of};
 /// The version of all files that begin like this. Version 2 added the receive time to frames. Version 3 made the checksum cover the
 /// version. Version 4 added the tag under which a chunk arrived.
 pub(super) const FORMAT_VERSION: u32 = 4;
-/// The last version whose checksum does not cover the version.
+/// The last format version in which the checksum does not cover the version field.
 const UNCOVERED: u32 = 2;
 /// Bytes before the content.
 pub(super) const SEAL_BYTES: usize = 16;

@@ -46,7 +46,7 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) const END_BYTES: u64 = frame::FIXED_BYTES as u64;
 const MAGIC: &[u8; 8] = b"MILLSEG\0";
 const FIXED_BYTES: usize = 80;
-/// The most bytes of a header: enough for 1.6 million tailed files.
+/// The maximum size of a header in bytes: enough for 1.6 million tailed files.
 const HEADER_BYTES_MAX: u32 = 64 << 20;
 
 /// Bytes of the header of a segment with this many tailed files.
@@ -206,7 +206,7 @@ impl Segment {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Frees the space after the first `used` bytes, because on a full disk the next segment needs it.
+    /// Frees the space after the first `used` bytes, because on a full disk the next segment needs this space.
     pub(super) fn truncate(&self, used: u64) -> io::Result<()> {
         let bytes = used.next_multiple_of(PAGE);
         if bytes < self.bytes() {

@@ -30,7 +30,8 @@ const RESERVE_PART: u64 = 4;
 /// The segment that is being written, and the segment before it.
 #[derive(Default)]
 pub(super) struct SegmentWriter {
-    /// `None` before the first frame and after a failure. While the next segment is opened (roll.rs), it has no name yet.
+    /// `None` before the first frame and after a failure. While roll.rs opens the next segment, this field holds that segment, and the file
+    /// does not have its final name yet.
     open: Option<OpenSegment>,
     pub(super) previous: PreviousSegment,
     /// The keep time of the oldest frame that is written and not synced.
@@ -200,8 +201,9 @@ impl SegmentWriter {
         let Some(open) = &self.open else {
             return Ok(());
         };
-        // The end mark of a clean stop must fit into the reserve (see [`reserve`]). If there is no space for the list of orderly closes
-        // too, the list is left out. Then, after the restart, nothing proves that the last acknowledgements on these connections arrived.
+        // The end mark of a clean stop always fits into the reserve (see [`reserve`]). If there is no space for the list of orderly closes,
+        // the list is left out. Without the list, nothing proves after the restart that the last acknowledgements on these connections
+        // arrived.
         let fits = open.written + END_BYTES + 9 * closed.len() as u64 <= open.segment.bytes();
         let mut head = Vec::new();
         encode_head(&mut head, stamp, None, if fits { closed } else { &[] });
@@ -317,7 +319,7 @@ fn reserve(bytes: u64, ids: usize, files: usize) -> u64 {
 pub(super) fn least_bytes(group: GroupSize, files: usize) -> u64 {
     let content = header_bytes(files) + group.bytes + PAGE;
     let with_reserve = content + reserve(u64::MAX, group.ids, files);
-    // In a small segment the reserve is a fixed part of the segment.
+    // In a small segment the reserve is the size of the segment divided by `RESERVE_PART`.
     let with_part = content + content.div_ceil(RESERVE_PART - 1) + PAGE;
     with_reserve.min(with_part).next_multiple_of(PAGE)
 }

@@ -9,7 +9,7 @@ use millstream_record::{Position, Time};
 
 use super::segment::Segment;
 
-/// All segments, the oldest first. The last one is being written, or was when the log was stopped.
+/// All segments, the oldest first. The last one is being written, or was the last to be written before a stop.
 #[derive(Default)]
 pub(super) struct Segments {
     /// Each segment with the newest keep time before it.

@@ -18,7 +18,7 @@ use super::{
     repeats::{Admission, GroupKeys, Repeats},
 };
 
-/// The most bytes of a group. One chunk of a peer is at most 256 MiB long after decompression.
+/// The maximum size of a group in bytes. One chunk of a peer is at most 256 MiB long after decompression.
 const GROUP_BYTES_MAX: u64 = 1 << 30;
 
 /// A piece of a body that the channel already holds.
@@ -155,10 +155,10 @@ impl<'a> Sifter<'a> {
     }
 }
 
-/// How much of a part of a file is new.
+/// How much of a batch from a file is new.
 enum FilePart {
     New,
-    /// The part is new from this byte of the file on; the piece of the body before this byte is already kept.
+    /// The batch is new from this byte of the file on. The channel already holds the piece of the body before this byte.
     NewFrom(u64, KnownPiece),
     Known,
 }
@@ -191,7 +191,8 @@ fn cut_out(batch: &mut Batch, known: &mut [KnownPiece]) {
     batch.body = Bytes::from(body);
 }
 
-/// Refuses a group that is too large to store, or that has a batch whose frame would get a head too large to be read again.
+/// Refuses a group that is too large to store. Also refuses a group if one of its frames would have a head that is too large to be
+/// read back.
 pub(super) fn check_size(group: &[Batch]) -> Result<(), Error> {
     let (mut bytes, mut head_max) = (0, 0);
     for batch in group {

@@ -59,8 +59,8 @@ impl std::ops::Sub for Skipped {
     }
 }
 
-/// Moves a consumer past the oldest segment that it has not settled. Returns false if that is the newest segment. Moves the cursor
-/// first: if that fails, the consumer has not moved, and no segment that the cursor still needs can be released.
+/// Moves a consumer past the oldest segment that it has not settled. Returns false if this is the newest segment, or if the consumer is
+/// unknown. Moves the cursor first: if that fails, the consumer has not moved, and no segment that the cursor still needs can be released.
 pub(super) fn skip_segment(
     index: &Index,
     directory: &LogDirectory,
@@ -125,8 +125,8 @@ pub(super) fn skip_to(index: &Index, name: &str, to: Position) -> Result<(), Err
     Ok(())
 }
 
-/// Counts the records that a consumer has not settled up to `to`, except those that its reader counts when batches are given back.
-/// Reads the head of every frame, so it is slow for a large backlog.
+/// Counts the records up to `to` that a consumer has not settled. With `then: skip`, leaves out the batches that the reader has handed out:
+/// the reader counts these when the sink gives them back. Reads the head of every frame, so it is slow for a large backlog.
 pub fn unsettled(watch: &Watch, channel: ChannelId, name: &str, to: Position) -> Skipped {
     let (after, tags, held) = {
         let published = watch.index.lock();

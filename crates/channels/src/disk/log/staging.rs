@@ -223,7 +223,7 @@ impl Staging {
         self.staged = frames;
     }
 
-    /// Drops the staged frames after `kept`. Frames at or below it, which are staged again after a failed sync, stay.
+    /// Drops the staged frames after `kept`. Frames at or below `kept`, which are staged again after a failed sync, stay staged.
     pub(super) fn drop_after(&mut self, kept: Position) -> Dropped {
         let mut dropped = Dropped::default();
         while let Some(frame) = self

@@ -28,14 +28,15 @@ pub(super) struct SegmentFile {
     pub(super) start: u64,
     pub(super) first: Position,
     pub(super) keep_time: Time,
-    /// `None` if the header is damaged. Then the other fields come from the first valid frame.
+    /// `None` if the header is damaged. In this case `number` comes from the file name, and `start`, `first` and `keep_time` come from
+    /// the first valid frame.
     pub(super) header: Option<Header>,
 }
 
 impl SegmentFile {
-    /// Truncates a segment that ended before it was half full, as the last segment of a run may. Otherwise a program that is killed
-    /// repeatedly would fill its channel with nearly empty segments. `end` is the end of the segment's frames, according to the header of
-    /// the next segment.
+    /// Truncates a closed segment that is less than half full. The last segment of a run may end that early. Without the truncation, a
+    /// program that is killed repeatedly would fill its channel with nearly empty segments. `end` is the end of the segment's frames,
+    /// according to the header of the next segment.
     pub(super) fn truncate(&mut self, end: u64) -> Result<(), Error> {
         let bytes = end.next_multiple_of(PAGE);
         // A fuller segment keeps its size, to be reused.
@@ -77,8 +78,9 @@ impl SegmentFile {
 /// Damaged files, each with a description of the damage.
 pub(super) type Damage = Vec<(PathBuf, &'static str)>;
 
-/// Opens all segments of the directory in order. A segment whose file has the name of another segment gets its own name back. A file that
-/// is not a segment of this channel is renamed to `.bad` and never removed, because it may hold records that are missing.
+/// Opens all segments of the directory in order. If the file of a segment has the name of another segment, it is renamed to the correct
+/// name. A file that is not a segment of this channel is renamed to `.bad` and never removed, because it may hold records that are
+/// missing.
 pub(super) fn survey(
     disk: &dyn Disk,
     directory: &Path,

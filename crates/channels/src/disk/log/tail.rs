@@ -1,4 +1,4 @@
-//! Finds the end of the log, by walking over a segment whose end no later header names.
+//! Finds the end of the log, by walking over a segment whose end is not in the header of a later segment.
 
 use std::io::{self, IoSlice};
 
@@ -14,9 +14,9 @@ use super::{
 /// Bytes to read and write at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The result of a walk over such a segment.
+/// The result of [`walk_tail`].
 pub(super) struct Tail {
-    /// The end of its frames. Bytes after it are not part of the log.
+    /// The offset after the last complete group of the segment. Bytes after this offset are not part of the log.
     pub(super) end: u64,
     /// The position after the last frame, in the epoch of the segment.
     pub(super) next: Position,

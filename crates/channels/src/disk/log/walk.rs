@@ -15,8 +15,9 @@ use super::{
 /// One read fetches at least this many bytes: many small heads, or most of one large frame.
 const READ_BYTES: u64 = 256 << 10;
 
-/// A search for the next frame checks bytes that look like heads. For these checks it reads at most this many times the size of the
-/// segment. This is enough: to check all old frames of a recycled segment, it reads less than the size of the segment.
+/// A search for the next frame checks bytes that look like heads. Together, these checks may read at most the size of the segment
+/// multiplied by this. The limit is ample, because the heads of all old frames in a recycled segment take less than the size of the
+/// segment.
 const PROOF_FACTOR: u64 = 8;
 
 /// Why a walk cannot continue.
@@ -89,7 +90,7 @@ impl<'a> Walk<'a> {
         self.place.offset
     }
 
-    /// Continues at `offset`. The frame there may have any position that is not below the positions of the frames before it.
+    /// Continues at `offset`. The frame there may have the expected position or any later one.
     pub(super) fn skip_to(&mut self, offset: u64) {
         self.place.offset = offset;
         self.strict = false;
@@ -141,8 +142,8 @@ impl<'a> Walk<'a> {
         Ok(Some(frame))
     }
 
-    /// Searches for the next valid head after the current offset. The position of the head must not be below the positions of the frames
-    /// before it. Returns the offset of the head, and the head; `None` if there is none up to the end.
+    /// Searches for the next valid head after the current offset. The head must have the expected position or a later one. Returns the
+    /// offset of the head, and the head; `None` if there is none up to the end.
     pub(super) fn find_next(&mut self) -> io::Result<Option<(u64, Head)>> {
         let expected = self.expected;
         self.find(|position| position.epoch == expected.epoch && position.seq >= expected.seq)

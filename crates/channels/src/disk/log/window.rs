@@ -1,13 +1,14 @@
 //! The window of chunk ids: which chunks are kept, or staged to be kept.
 //!
-//! It has one entry per chunk, in the order of the log, bounded in number and age. A second copy is recognized even before the first copy
-//! is kept, but it is acknowledged only when the first copy is kept. An id takes about 60 bytes: 32 in the ring, the rest in the map, which
-//! doubles when it grows.
+//! It has one entry per chunk, in the order of the log. The number and the age of the entries are bounded. A second copy is recognized even
+//! before the first copy is kept, but it is acknowledged only when the first copy is kept. An id takes about 60 bytes: 32 in the ring, the
+//! rest in the map, which doubles when it grows.
 //!
-//! An id that is a hash of the content, or too short to be unique, is shared by different chunks with equal bytes. A chunk with such an id
-//! is a repeat only if it arrives on another connection after the connection of the last copy broke. In addition, no other chunk may have
-//! followed on the broken connection after our acknowledgement. Such a follower, or an orderly close, proves that the acknowledgement
-//! arrived; then the sender will not resend the copy. When in doubt a chunk is stored: a duplicate can be found and removed, a loss cannot.
+//! If an id is a hash of the content, or too short to be unique, different chunks with equal bytes share it. A chunk with a shared id
+//! counts as a repeat only if it arrives on another connection than the last copy, the connection of the last copy has ended, and nothing
+//! proves that our acknowledgement of the last copy arrived. The proof is another chunk that followed on that connection after the
+//! acknowledgement, or an orderly close. If the acknowledgement arrived, the sender does not resend the copy. When in doubt, a chunk is
+//! stored: a duplicate can be found and removed, a loss cannot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,7 +25,7 @@ use super::{
 /// The limits of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dedupe {
-    /// The most ids to remember.
+    /// The maximum number of ids to remember.
     pub ids: usize,
     /// How long to remember an id.
     pub age: Duration,
@@ -44,8 +45,8 @@ impl Default for Dedupe {
     }
 }
 
-/// Maximum number of connections for which it is not yet proven that the acknowledgement of their last shared id arrived. More than this
-/// can only accumulate if the ends of connections are not reported.
+/// The maximum number of connections in [`Window::waiting`]. More connections can accumulate there only if the ends of connections are not
+/// reported.
 const CONNECTIONS_MAX: usize = 65_536;
 
 #[derive(Clone, Copy, Debug)]
@@ -270,7 +271,8 @@ impl Window {
                     self.prove(number);
                 }
             }
-            // The previous entry of this connection now has a follower, so that entry counts as proven even if it is not acknowledged yet.
+            // Only the newest shared entry of a connection can wait for a proof. So the previous one counts as proven, even if it is
+            // pending and a follower proves nothing about it. At worst, its repeats are stored.
             if let Some(before) = self.waiting.insert(entry.connection, number) {
                 self.prove(before);
             }

@@ -1,9 +1,9 @@
 //! A producer's requests and their answers. Each has a version that all brokers since Kafka 2.4 support.
 //!
-//! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). Two requests have a second
-//! version. Produce: brokers on the level of Kafka 2.1 (older Redpanda) support only the older one, whose answer does not say
-//! which records are bad. OffsetFetch: the newer one waits for transactions that are being completed. It is the only "flexible"
-//! version, which encodes lengths differently.
+//! Source: the message schemas of Apache Kafka (`clients/src/main/resources/common/message`). Two requests have a second version:
+//! - Produce: version 8 reports which records are bad. Version 7 is for brokers on the level of Kafka 2.1 (older versions of Redpanda).
+//! - OffsetFetch: version 7 can report that a transaction with an offset is not completed yet. It is the only "flexible" version here,
+//!   which encodes lengths differently.
 
 mod offset_fetch;
 mod produce;
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Small numbers are likely, so that counts and lengths pass the first checks.
+        /// Most bytes are small numbers, so that counts and lengths pass the first checks.
         #[test]
         fn no_answer_makes_the_reader_panic(bytes in prop::collection::vec(prop_oneof![3 => Just(0_u8), 3 => 0..4_u8, 1 => any::<u8>()], 0..200)) {
             read_each_answer(&bytes);

@@ -1,7 +1,7 @@
 //! The request OffsetFetch, which reads the position that a sink has committed.
 //!
-//! Its newer version is a "flexible" one. The header of such a request or answer ends with tagged fields; here, they are the
-//! beginning of the body.
+//! Its newer version is "flexible": the header of the request and of the answer ends with tagged fields. This code writes and reads these
+//! tagged fields as the beginning of the body.
 
 use super::{Request, put_partitions};
 use crate::native::wire::{Put, Take};
@@ -13,8 +13,9 @@ const STABLE: i16 = 7;
 pub(in super::super) struct OffsetFetch<'a> {
     pub(in super::super) group: &'a str,
     pub(in super::super) topic: &'a str,
-    /// Whether the broker answers with `UNSTABLE_OFFSET_COMMIT` while a transaction that commits an offset is not completed.
-    /// Otherwise, and if the broker does not support this, it answers with the offset before that transaction.
+    /// Concerns a transaction that commits an offset and is not completed yet. If true, the broker answers with `UNSTABLE_OFFSET_COMMIT`
+    /// until the transaction is completed. If false, or if the broker does not support this option, the broker answers with the offset
+    /// before the transaction.
     pub(in super::super) stable: bool,
 }
 
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(read(5, old), found);
         let new = b"\0\0\0\0\0\x02\x02t\x02\0\0\0\0\0\0\0\0\0\0\0\x2a\xff\xff\xff\xff\x04pos\0\0\0\0\0\0\0";
         assert_eq!(read(7, new), found);
-        // Tagged fields, which later brokers may add, are skipped wherever they may be.
+        // Later brokers may add tagged fields. They are skipped in every place where the format allows them.
         let tagged = b"\x01\x05\x02ab\0\0\0\0\x02\x02t\x02\0\0\0\0\0\0\0\0\0\0\0\x2a\xff\xff\xff\xff\x04pos\0\0\x01\0\0\x01\0\x01x\0\0\x02\0\0\x01\0";
         assert_eq!(read(7, tagged), found);
         for length in 0..tagged.len() {

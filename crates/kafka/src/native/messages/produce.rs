@@ -40,7 +40,7 @@ pub(in super::super) struct Produced {
     pub(in super::super) partition: i32,
     pub(in super::super) error: i16,
     pub(in super::super) text: Option<String>,
-    /// The records for which the batch was rejected, by their index, if the broker reports them.
+    /// The bad records because of which the batch was rejected, each with its index and message. Empty if the broker does not report them.
     pub(in super::super) bad: Vec<(i32, Option<String>)>,
 }
 

@@ -73,7 +73,7 @@ const fn asset(name: &'static str, kind: &'static str, content: &'static str) ->
     }
 }
 
-/// The `ETag` of all files. It changes whenever a file changes, so browsers can cache the files until then.
+/// The `ETag` of all files. It changes whenever a file changes. Until then, browsers can use the files in their cache.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hasher = DefaultHasher::new();
     for asset in &ASSETS {
@@ -116,8 +116,8 @@ fn answer(asset: &Asset, headers: &HeaderMap) -> Response {
     (head, asset.content).into_response()
 }
 
-/// Protects every answer against pages of other origins: browsers must not guess its type, show it in a frame, or let other origins
-/// read it.
+/// Protects every answer against pages of other origins. The headers forbid browsers to guess the type of the answer, to show it in a
+/// frame, or to let other origins read it.
 pub async fn protect(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let cross_origin = HeaderName::from_static("cross-origin-resource-policy");
@@ -141,7 +141,7 @@ pub async fn protect(request: Request, next: Next) -> Response {
 mod tests {
     use super::*;
 
-    /// The largest total size of the files, because a browser loads all of them before it draws the first graph.
+    /// The maximum total size of the files. It is small, because a browser loads all files before it draws the first graph.
     const BYTES_MAX: usize = 200_000;
 
     #[test]

@@ -52,7 +52,8 @@ fn segments(directory: &Directory) -> String {
 }
 
 fn consumers(directory: &Directory) -> Result<String, Trouble> {
-    // The backlog of the slowest consumer includes the backlogs of all others, so one pass over it counts all backlogs.
+    // The backlog of the slowest consumer includes the backlogs of all other consumers. So one pass over the largest
+    // backlog counts all of them.
     let cursors: Vec<Position> = directory
         .consumers
         .iter()

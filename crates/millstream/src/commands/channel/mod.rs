@@ -107,7 +107,7 @@ struct At {
 }
 
 impl At {
-    /// Opens the directory for inspection. If it is no channel, the error names channels nearby.
+    /// Opens the directory for inspection. If the directory is not a channel, the error names channels nearby.
     fn open(&self) -> Result<Directory, Trouble> {
         match Directory::open(&HostDisk, &self.path) {
             Err(error @ Error::NoChannel(_)) => {
@@ -122,8 +122,8 @@ impl At {
     }
 }
 
-/// Returns the channels that `path` may have meant. Searches these directories until one of them has channels: `channels` in `path`,
-/// `path`, the directory above it, and `channels` beside `path`.
+/// Returns the channels that the user may have meant by `path`. Searches these directories, in this order, until one of them has channels:
+/// `channels` in `path`, `path`, the directory above it, and `channels` beside `path`.
 fn channels_near(path: &Path) -> Vec<String> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     let above = above.unwrap_or(Path::new("."));

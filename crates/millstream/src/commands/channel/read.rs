@@ -18,7 +18,7 @@ pub struct Account {
     pub span: Option<(Position, Position)>,
     /// The damage that was found.
     pub damage: Vec<Damage>,
-    /// The number of bytes after the last complete batch. They are not part of the log.
+    /// The number of bytes after the last complete batch. These bytes are not part of the log.
     pub torn_bytes: u64,
     /// Whether the last stop closed the channel. False if the process was killed, or if the channel is in use.
     pub clean: bool,

@@ -54,7 +54,8 @@ impl Skip {
         let directory = self.at.open()?;
         let consumer = &self.consumer;
         if !self.running {
-            // This move to the beginning changes nothing. It makes the command fail early if the channel is in use or has no such consumer.
+            // A move to the beginning changes nothing, but fails if the channel is in use or has no such consumer. So the command fails
+            // before it writes a file.
             self.move_to(Position::default())?;
         }
         directory.check_consumer(consumer)?;
@@ -98,7 +99,7 @@ impl Skip {
         })
     }
 
-    /// Asks the instance to move the consumer; returns the number of records that it had not settled.
+    /// Asks the instance to move the consumer; returns the number of skipped records that the consumer had not settled.
     fn ask(&self, client: &Client, directory: &Directory, to: Position) -> Result<u64, Trouble> {
         let path = fs::canonicalize(&self.at.path);
         let path = path.map_err(|error| Trouble(format!("{}: {error}", self.at.path.display())))?;

@@ -10,12 +10,12 @@ use millstream_record::Time;
 use super::{Which, ended};
 use crate::page::{self, columns, grouped};
 
-/// The most reasons that are counted separately. A reason may contain an offset in its record, so every record may have a different
-/// reason.
+/// The maximum number of reasons that are counted separately. A reason may contain an offset in the record, so every record may have a
+/// different reason.
 const REASONS_MAX: usize = 1000;
 /// The row of all other reasons.
 const OTHERS: &str = "(other reasons)";
-/// The most characters of a reason that are shown.
+/// The maximum number of characters of a reason that are shown.
 const REASON_CHARS: usize = 200;
 
 /// Count rejected records by node and reason, with the times of the first and the last one.

@@ -89,7 +89,8 @@ impl Which {
         Ok(directory(&data_dir))
     }
 
-    /// Passes every selected record to `each`, until `each` fails. Reports bytes that are not a whole record on stderr.
+    /// Passes every selected record to `each`, until `each` fails. Reports on stderr the number of values that are not rejected
+    /// records, and the number of bytes after the last whole value.
     fn read(
         &self,
         place: &Path,

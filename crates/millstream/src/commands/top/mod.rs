@@ -111,7 +111,7 @@ impl Top {
                 let asking = Asking::new(client, self.interval);
                 watch(&mut screen, asking, first).await
             });
-            // Does not wait for a request to an instance that does not answer.
+            // Does not wait for a request in flight, because the instance may not answer.
             runtime.shutdown_background();
             ended
         });
@@ -157,7 +157,8 @@ impl Asking {
         }
     }
 
-    /// The next answer. Cancel safe: a request in flight is kept, so that a key can interrupt the wait.
+    /// The next answer. Cancel safe: if a key interrupts the wait, a request in flight continues, and the next call
+    /// waits for its answer.
     async fn next(&mut self) -> Result<Shot, String> {
         let answer = match &mut self.answer {
             Some(answer) => answer,

@@ -67,8 +67,8 @@ impl Screen {
         })
     }
 
-    /// Shows lines, cut at the width of the terminal. A line that begins with a bell is an error, one that begins with a tab is a
-    /// heading.
+    /// Shows lines, cut at the width of the terminal. A line that begins with the bell character is an error. A line that begins with a tab
+    /// is a heading.
     pub fn draw(&mut self, lines: &[String], size: Size) -> io::Result<()> {
         let mut out = String::from("\x1b[H");
         for (at, line) in lines.iter().take(size.rows).enumerate() {
@@ -111,7 +111,7 @@ fn keys() -> mpsc::Receiver<Key> {
     let (sender, keys) = mpsc::channel(16);
     std::thread::spawn(move || {
         let mut bytes = [0; 16];
-        // In this mode a read returns as soon as there is a byte.
+        // In the mode that [`Screen::open`] sets, a read returns as soon as a byte is available.
         while let Ok(count) = stdin().read(&mut bytes) {
             let mut rest = &bytes[..count];
             loop {

@@ -45,11 +45,11 @@ pub struct View<'a> {
 const HEADS: [&str; 9] = [
     "NODE", "TYPE", "STATE", "REC/S", "BYTES/S", "WAITING", "FULL", "LAG", "ERRORS",
 ];
-/// The number of columns that hold text; they come first.
+/// The number of columns that hold text. These columns come first.
 const TEXTS: usize = 3;
 /// The columns that are left out in a narrow terminal, in this order: TYPE, FULL, BYTES/S.
 const NARROW: [usize; 3] = [1, 6, 4];
-/// The width to which names may be cut in a narrow terminal. Shorter names are never cut.
+/// In a narrow terminal, names may be cut to this width. Shorter names are never cut.
 const NAME_MIN: usize = 12;
 
 impl View<'_> {
@@ -58,8 +58,8 @@ impl View<'_> {
         self.now["nodes"].as_array().map_or(0, Vec::len)
     }
 
-    /// The lines, without the first `scrolled` nodes. A line that begins with a tab is a heading, one that begins with a bell is an
-    /// error.
+    /// The lines, without the first `scrolled` nodes. A line that begins with a tab is a heading. A line that begins with the bell
+    /// character is an error.
     pub fn lines(&self, size: Size, scrolled: usize) -> Vec<String> {
         let mut lines = vec![self.head(), String::new()];
         let nodes = self.nodes();
@@ -174,8 +174,8 @@ fn troubles(nodes: &[&Value]) -> Vec<String> {
     failing.map(line).collect()
 }
 
-/// Aligns the columns of rows. If possible, the lines have at most `columns` characters: names are cut, but [`NAME_MIN`] characters
-/// remain, and the columns in [`NARROW`] are left out. Numbers are never cut.
+/// Aligns the columns of rows. If the lines have more than `columns` characters, names are cut, but [`NAME_MIN`] characters remain. If the
+/// lines are still too long, columns in [`NARROW`] are left out one by one. Numbers are never cut, so lines may stay too long.
 fn aligned(rows: &[[String; 9]], columns: usize) -> Vec<String> {
     let wide = |at: usize| rows.iter().map(|row| width(&row[at])).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..HEADS.len()).map(wide).collect();

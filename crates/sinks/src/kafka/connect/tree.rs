@@ -7,7 +7,7 @@ use millstream_wire::msgpack::{ReadError, Reader};
 /// The same limit as for JSON in the rest of Millstream.
 const DEPTH_MAX: usize = 128;
 
-/// In maps with up to this many fields, repeated keys are found by comparison, in larger ones with a hash map.
+/// In maps with at most this many fields, repeated keys are found by comparing all keys. In larger maps, a hash map finds them.
 const FEW_FIELDS: usize = 32;
 
 /// The kind of a value, with the data for its text.
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 
 struct Node {
     kind: Kind,
-    /// The range of the key of the value; for an element of an array, the range of the key of the array.
+    /// The byte range of the value's key. For an element of an array, this is the byte range of the array's key.
     name: Range<usize>,
     /// The range of its children in `order`.
     children: Range<usize>,

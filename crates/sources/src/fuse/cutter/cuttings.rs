@@ -32,11 +32,12 @@ pub(in crate::fuse) struct Cuttings {
     pub records: Records,
     /// Pieces of rejected records.
     pub rejected: Vec<Vec<u8>>,
-    /// The number of records that were too long.
+    /// The number of records that were too long. With `too_long: split`, a record that is split several times may count several
+    /// times.
     pub too_long: u64,
-    /// Whether bytes that were unfinished before are now in a record, or were dropped or rejected with one.
+    /// Whether this cut took bytes that were unfinished before: they are now in a record, or were dropped or rejected.
     pub took_tail: bool,
-    /// The number of bytes that are unfinished now. They are the last of the bytes that were cut.
+    /// The number of bytes that are unfinished now: the last bytes of the text that was cut.
     pub unfinished: usize,
     /// How to cut the bytes that follow.
     pub mode: Mode,
@@ -46,9 +47,9 @@ pub(in crate::fuse) struct Cuttings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::fuse) struct Mode {
     pub fate: Fate,
-    /// With joined lines: the unfinished bytes continue a line whose beginning was already sent.
+    /// With joined lines: whether the unfinished bytes continue a line whose beginning was already sent, dropped or rejected.
     pub within_line: bool,
-    /// With joined lines: the unfinished bytes continue a record whose beginning was already sent as a piece.
+    /// With joined lines: whether the unfinished bytes continue a record whose beginning was already sent as a piece.
     pub within_record: bool,
 }
 

@@ -4,10 +4,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! The bytes that are held until the next write (the unfinished bytes) are the complete lines of a record that has not ended yet,
-//! including the newlines, and at most one partial line. A record may arrive in many small writes, so a call of `cut` scans only
-//! the newly written bytes and the line that they continue. The `Framer` of other sources would scan the record from its start
-//! each time.
+//! The unfinished bytes are the bytes that are held until the next write. They are the complete lines of a record that has not
+//! ended yet, with their newlines, and at most one partial line. A record may arrive in many small writes, so a call of `cut` scans
+//! only the newly written bytes and the line that they continue. The `Framer` of the other sources is not used, because it would
+//! scan the whole record in each call.
 //!
 //! A line is tested against the pattern once it is complete, or once it is too long to be held in memory. If such a line were
 //! held until its newline arrives, a writer that never sends a newline could use unbounded memory.
@@ -44,7 +44,7 @@ impl<'a> Joined<'a> {
         (tail, mode): (&[u8], Mode),
         data: &[u8],
     ) -> Cuttings {
-        // Enough for the longest record and a line that may begin the next one.
+        // The longest record, plus the longest line that may begin the next record.
         let unfinished_max = boundaries.line_max.saturating_mul(2).saturating_add(1);
         let bytes = tail.len() + data.len();
         let is_skipped = mode.within_line && mode.fate != Fate::Record;
@@ -94,7 +94,7 @@ impl<'a> Joined<'a> {
         data: &'a [u8],
     ) -> Self {
         let line = millstream_wire::lines::whole(tail);
-        // If the tail holds a whole line, the line whose beginning was already sent has ended.
+        // If the tail holds a whole line, the line whose beginning was already handled has ended.
         mode.within_line &= line == 0;
         Self {
             boundaries,
@@ -119,7 +119,7 @@ impl<'a> Joined<'a> {
         self.cuttings.mode.within_line && self.cuttings.mode.fate != Fate::Record
     }
 
-    /// Handles a line that ends at `end`. `whole`: whether the line has its newline. A line without its newline is handled early,
+    /// Handles a line that ends at `end`. `whole` is false for a line that may still continue. Such a line is handled early,
     /// because it is too long to be held in memory, or because it is skipped.
     fn line(&mut self, end: usize, whole: bool) {
         let mode = self.cuttings.mode;
@@ -143,7 +143,7 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// Ends the current record: its last line is the one before the current line.
+    /// Ends the current record before the current line.
     fn end_record(&mut self) {
         if self.cuttings.mode.fate == Fate::Record && self.record < self.line {
             // The record does not include its last newline.

@@ -4,8 +4,8 @@
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each open file has its own cutter, so lines of several writers never mix. Whole lines usually stay in the buffer that they
-//! were read into: an unfinished line of earlier writes is copied into the free space in front of the new bytes ([`HEADROOM`]).
-//! Cutting does not change the cutter. The unfinished bytes that a record has taken are removed only once the record was sent
+//! were read into. An unfinished line of earlier writes is copied into the same buffer, in front of the new bytes ([`HEADROOM`]).
+//! Cutting does not change the cutter. Unfinished bytes that are now in a record are removed only once the record was sent
 //! ([`Cutter::advance`]).
 
 mod boundaries;
@@ -78,7 +78,7 @@ impl Cutter {
         }
     }
 
-    /// Cuts joined lines because nothing was written for the rule's `wait`: all whole lines become one record.
+    /// Makes one record of all whole lines, if lines are joined. Called when nothing was written for the rule's `wait`.
     pub(super) fn cut_quiet(&self) -> Cuttings {
         let whole = match self.boundaries.end {
             RecordEnd::Start(..) => lines::whole(&self.tail),
@@ -243,7 +243,7 @@ impl Cutter {
         part.len() + usize::from(end.is_some())
     }
 
-    /// Cuts the bytes of one write or one file.
+    /// Cuts bytes whose record ends with the write or with the file.
     fn cut_bytes(&self, data: &[u8]) -> Cuttings {
         let mut cuttings = Cuttings::none(self.mode);
         let mut records = Vec::new();

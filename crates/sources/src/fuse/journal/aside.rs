@@ -11,8 +11,8 @@ const DAMAGED_NAME: &str = "unfinished.damaged";
 /// The first line of a file for an operator is read up to this size, in bytes.
 const TITLE_BYTES_MAX: usize = 256;
 
-/// A message that names the damaged file. `None` if both files are intact. `lacks`: the numbers of bytes that the journal and its
-/// copy lacked.
+/// A message that names the damaged file. `None` if both files are intact. `lacks` holds the number of bytes that the journal
+/// lacked, and the number that its copy lacked.
 pub(super) fn mended(directory: &Path, lacks: [u64; 2]) -> Option<String> {
     let [journal, copy] = NAMES;
     let (name, bytes, other) = match lacks {

@@ -1,13 +1,14 @@
 //! The journal of unfinished lines. It stores each line until the line is whole and a channel has kept it, so that the line
 //! survives a crash.
 //!
-//! Each open file with an unfinished line has a slot, which is a number. A generation is the bytes of a slot that are unfinished
-//! between two batches. The generations of a slot are numbered. The batch that takes the bytes of a generation has a file as its
-//! origin: the file stands for the slot, `begin` is the number of the generation, and `next` is the number of the next
-//! generation. After a crash, the origins in a durable channel therefore show which generations it has kept. A memory channel
-//! remembers no origins. For such a channel, [`Journal::note_done`] writes to the journal which generations are settled.
+//! Each open file with an unfinished line has a slot, which is a number. The bytes of a slot that are unfinished between two
+//! batches form a generation. The generations of a slot are numbered. The batch that takes the bytes of a generation has an origin
+//! with an invented file, which stands for the slot. In this origin, `begin` is the number of the generation, and `next` is the
+//! number of the next generation. After a crash, the origins in a durable channel therefore show which generations it has kept. A
+//! memory channel remembers no origins. For such a channel, [`Journal::note_done`] writes to the journal which generations are
+//! settled.
 //!
-//! The journal is written twice, to a file and its copy: damage to one of them loses nothing. If both are damaged in the same
+//! The journal is written twice, to a file and its copy. Damage to only one of them loses nothing. If both are damaged in the same
 //! place, any line may lack a part. Then no line is sent, and all are written to a file beside the journal for an operator.
 
 mod aside;
@@ -43,7 +44,7 @@ const FORMAT: JournalFormat = JournalFormat {
     copied: true,
 };
 /// The journal is rewritten when it is larger than this many bytes, and less than half of it is live (still needed after a crash).
-/// A rewrite costs a sync, so this limits the number of syncs.
+/// A rewrite costs a sync, so it must be rare.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// An unfinished line of an earlier run, in its new slot.
@@ -56,7 +57,7 @@ pub(super) struct Left {
     pub tail: Vec<u8>,
 }
 
-/// A part of a generation, as one record of the journal file holds it.
+/// A part of a generation. One record of the journal file holds it.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     generation: u64,
@@ -76,8 +77,8 @@ impl Piece {
 struct Slot {
     /// The path of the open file that has the slot; `None` if the slot is free.
     path: Option<String>,
-    /// While an open file has the slot: the first generation that is not done. While the slot is free: the first generation of
-    /// the next open file that gets it.
+    /// The first generation that is not done. If the slot is free, the next open file that gets the slot begins with this
+    /// generation.
     generation: u64,
     pieces: Vec<Piece>,
 }
@@ -124,9 +125,9 @@ impl Sync {
 
 impl Journal {
     /// Opens the journal in a directory, or creates one. Unfinished lines of an earlier run move to new slots. `kept` gets the
-    /// file that stands for a slot, and returns the first generation that a durable channel has not kept. If it returns `None`,
-    /// all generations that are not noted as done are unfinished. Each unfinished generation becomes a line. A slot has several
-    /// unfinished generations if the batches between them were not kept.
+    /// file that stands for a slot, and returns the first generation that a durable channel has not kept. If `kept` returns
+    /// `None`, every generation that the journal does not note as done is unfinished. Each unfinished generation becomes a line. A
+    /// slot has several unfinished generations if batches that took them were not kept.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,

@@ -33,7 +33,7 @@ pub(super) fn convert(files: [Option<&[u8]>; 2]) -> Option<Recovered> {
     let headers = files.map(|file| file.and_then(Header::decode));
     let header = match headers {
         // If the process was killed between the two renames of a rewrite, an older journal lies beside the newer copy. Both have
-        // the same records.
+        // the same unfinished lines.
         [Some(journal), Some(copy)] if copy.is_newer_than(&journal) => copy,
         [Some(header), _] | [None, Some(header)] => header,
         [None, None] => return None,
@@ -110,7 +110,8 @@ impl Header {
         while at < end {
             let records = sides.map(|side| self.record_at(side, at));
             let Some(record) = records.iter().flatten().next() else {
-                // Bytes after the last record were being written when the process died, and were not acknowledged.
+                // If no record follows these bytes, they are a write that was interrupted when the process died. That write was
+                // not acknowledged.
                 let mut behind = at + 1..end;
                 let is_record = |next: &usize| {
                     sides
@@ -146,7 +147,8 @@ impl Header {
         let bytes = file.get(at..)?;
         let head: &[u8; RECORD_HEAD_BYTES] = bytes.first_chunk()?;
         let number = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
-        // Checked before the checksum, which is slower: the search for the next record tries every offset.
+        // The kind and the zero bytes are checked first. The checksum is slower, and the search for the next record tries every
+        // offset.
         let kind = Kind::of(head[8]).filter(|kind| *kind != Kind::Title)?;
         if head[9..12] != [0; 3] {
             return None;

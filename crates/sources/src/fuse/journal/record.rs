@@ -10,15 +10,15 @@
 //!     24   -   data
 //! ```
 //!
-//! - `title`: the first record. Its generation is the first one that was never used; data: the journal's number and the time of
-//!   its creation in nanoseconds, 8 bytes each.
-//! - `begin`: an open file takes the slot; data: its path.
-//! - `piece`: unfinished bytes of a generation.
+//! - `title`: the first record. Its generation is the first generation that was never used. Its data is the journal's number and
+//!   the time of its creation in nanoseconds, 8 bytes each.
+//! - `begin`: an open file takes the slot. The data is the path of the file.
+//! - `piece`: the data is unfinished bytes of the generation.
 //! - `done`: all generations below the generation of the record are settled.
-//! - `part`: the last bytes of the generations below the generation of the record move to that generation; data: the number of
-//!   bytes that move (8 bytes).
+//! - `part`: the data is a number n (8 bytes). The lower generations of the slot are taken together, and their last n bytes move
+//!   to the generation of the record.
 //!
-//! Each open file with unfinished bytes has a slot. A generation is the bytes of a slot that are unfinished between two batches
+//! Each open file with unfinished bytes has a slot. The bytes of a slot that are unfinished between two batches form a generation
 //! (`mod.rs`).
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use millstream_state::{Records, Recovered};
 use millstream_sys::random;
 
 pub(super) const HEAD_BYTES: usize = 24;
-/// Replaces the device number in origins that stand for slots. No device has this number.
+/// The device number in the invented file ids that stand for slots. No device has this number.
 const DEVICE: u64 = u64::from_be_bytes(*b"ms-fuse\0");
 
 /// The number of bytes that a record with `data` bytes of data takes in the file.

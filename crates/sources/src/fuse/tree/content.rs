@@ -36,8 +36,9 @@ impl Content {
         self.size = to;
     }
 
-    /// Notes a write, which must end at or below [`SIZE_MAX`]. The window then holds at least the last `keep` bytes and at most
-    /// twice as many. If the write is `masked`, only its newlines can be read back.
+    /// Notes a write, which must end at or below [`SIZE_MAX`]. The window then holds at most twice `keep` bytes. It holds at least
+    /// the last `keep` bytes, unless the file is shorter, was truncated, or has a gap there, or the window was dropped. If the write
+    /// is `masked`, only its newlines can be read back.
     pub(super) fn write(&mut self, offset: u64, data: &[u8], masked: bool, keep: usize) {
         self.size = self.size.max(offset + data.len() as u64);
         if data.is_empty() {

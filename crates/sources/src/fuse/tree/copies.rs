@@ -2,9 +2,9 @@
 //!
 //! The bytes of a copy were shipped when they were written to the original. A file counts as a copy while all its bytes equal
 //! those of an original at the same offsets. Its name must also be the name of the original with a suffix (`app.log.1` for
-//! `app.log`), and the writing process must have read the original recently. So two logs that begin with the same bytes are no
-//! copies. A compressed copy has other bytes than its original, so only its first bytes are checked: they show that it is
-//! compressed.
+//! `app.log`), and the writing process must have read the original recently. So two unrelated logs that begin with the same bytes
+//! do not count as copies. The bytes of a compressed copy differ from those of its original. So of a compressed copy, only the
+//! first bytes are checked: they show that the file is compressed.
 
 use std::{collections::VecDeque, os::unix::ffi::OsStrExt};
 

@@ -1,8 +1,8 @@
 //! The tree of names below the mount point: directories, symbolic links, and files with their size. It exists only in memory.
 //!
-//! The tree does no I/O and reads no clock. The kernel checks permissions (`default_permissions`) and refuses most of what is
-//! forbidden; the tree checks the rest. Written data does not pass through the tree on its way to a channel. The tree only keeps
-//! a copy of the last bytes of each file, for readers.
+//! The tree does no I/O and reads no clock. The kernel checks permissions (`default_permissions`) and refuses most invalid requests.
+//! The tree refuses the others. Written data does not pass through the tree on its way to a channel. The tree only keeps a copy of the
+//! last bytes of each file, for readers.
 
 mod content;
 mod copies;
@@ -41,18 +41,19 @@ const NO_REPLACE: u32 = 1;
 /// The amount of written data that can be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recent {
-    /// The number of bytes at the end of each file that can be read back, as long as all files together do not exceed `all`.
+    /// The number of bytes at the end of each file that can be read back. If all files together would exceed `all`, no bytes of the
+    /// files that were written longest ago can be read back.
     pub file: usize,
-    /// The largest number of bytes that are held for all files together.
+    /// The maximum number of bytes that are held for all files together.
     pub all: usize,
 }
 
 /// The owner and permissions of new nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Owner {
-    /// `None`: the user that makes the node.
+    /// `None` stands for the user that makes the node.
     pub uid: Option<u32>,
-    /// `None`: the group of the process that makes the node.
+    /// `None` stands for the group of the process that makes the node.
     pub gid: Option<u32>,
     /// Permissions that no node gets.
     pub umask: u32,
@@ -221,7 +222,7 @@ impl Tree {
         self.remove(other, now)
     }
 
-    /// Whether this name in a directory is the name of a directory.
+    /// Whether the entry `name` of a directory is a directory, too.
     pub(super) fn is_directory(&self, directory: u64, name: &[u8]) -> bool {
         let number = self.nodes.find(directory, OsStr::from_bytes(name));
         number.is_ok_and(|number| self.nodes.directory(number).is_ok())
@@ -239,8 +240,7 @@ impl Tree {
         Some(parts.into_iter().rev().collect())
     }
 
-    /// Lists the names of the nodes in a directory that have numbers above `offset`. Returns the body of an answer, at most
-    /// `bytes` bytes.
+    /// Lists the entries of a directory whose node numbers are above `offset`. Returns the body of an answer, of at most `bytes` bytes.
     pub(super) fn list(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
         let directory = self.nodes.directory(number)?;
         let above = self.nodes.get(number)?.place.as_ref();
@@ -307,8 +307,8 @@ impl Tree {
             .collect();
         closed.sort_unstable();
         for (written, number) in closed.into_iter().take(NODES_MAX / 10) {
-            // The directory gets the time of the file instead of the current time, because programs watch the time of the
-            // directory for changes.
+            // The modification time of the directory becomes that of the file. Programs that watch this time for changes would take the
+            // current time for a change.
             let _ = self.remove(number, written);
         }
     }

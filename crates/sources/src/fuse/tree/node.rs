@@ -42,7 +42,7 @@ pub(super) enum CopyState {
     No,
 }
 
-/// The names in a directory: by name, and by number of the node, which is the order of listings.
+/// The names in a directory, in two maps: by name, and by number of the node. Listings use the order of the numbers.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     pub by_name: BTreeMap<OsString, u64>,

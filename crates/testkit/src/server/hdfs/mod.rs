@@ -1,6 +1,5 @@
-//! HDFS: a real name node and a real data node, each a process that can be killed, stopped and restarted;
-//! with Kerberos, also a real key distribution center (Hadoop's, in Java). [`ha`] has clusters with two name nodes, one of
-//! them active.
+//! HDFS: a real name node and a real data node. A test can kill, stop and restart each of these processes. With Kerberos, a real key
+//! distribution center (Hadoop's, in Java) runs, too. [`ha`] has clusters with two name nodes, one of them active.
 //!
 //! The jars come from Maven Central (`make deps`, `tests/clients/hdfs`).
 

@@ -40,10 +40,11 @@ pub const SCHEMA: &str = r#"{"type":"record","name":"Event","fields":[{"name":"h
 const MAGIC: &[u8; 4] = b"Obj\x01";
 /// Length of the marker between blocks.
 const SYNC_BYTES: usize = 16;
-/// The size of a full block before compression. A block of this size fits into the second-level cache, and snappy
-/// finds no repetitions at a larger distance.
+/// The size of a full block before compression. A block of this size fits into the second-level cache, and a larger
+/// block would not help snappy, which finds repetitions only within this distance.
 const BLOCK_BYTES: usize = 64 << 10;
-/// The most capacity that the block buffer keeps. A buffer that a long record has enlarged further shrinks to this size.
+/// The maximum capacity that the block buffer keeps. If a long record has enlarged the buffer further, the buffer
+/// shrinks to this size.
 const KEPT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
 
 /// The marker between the blocks of a file.

@@ -4,8 +4,8 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! An incomplete value is read again when more bytes have arrived; the parts of the call before that value are not. The
-//! decoder never writes beyond the capacity of the output: only the caller enlarges the output.
+//! If a value is incomplete, only this value is read again when more bytes have arrived. The decoder never writes beyond the
+//! capacity of the output: only the caller enlarges the output.
 
 use millstream_record::Time;
 
@@ -60,7 +60,8 @@ enum Expected {
     Name,
     /// Events: the number of events left in the block.
     Events(u64),
-    /// Headers: the number of headers left in the block, and the number of events after this one.
+    /// Headers: the number of headers left in the block of headers, and the number of events after this one in the block of
+    /// events.
     Headers(u64, u64),
     Body(u64),
     /// The end of the call.
@@ -203,7 +204,7 @@ impl Calls {
         self.start
     }
 
-    /// Adjusts the stored offsets. The caller must call it after it has removed the output in front of [`Calls::start`].
+    /// Adjusts the stored offsets. The caller must call this method after removing the output in front of [`Calls::start`].
     pub fn rebase(&mut self) {
         self.entry.start = self.entry.start.saturating_sub(self.start);
         self.start = 0;

@@ -1,4 +1,4 @@
-//! Writes longs, bytes and strings of Avro, and any MessagePack value as a string.
+//! Writes the Avro types long, bytes and string. Any MessagePack value can be written as an Avro string.
 
 use super::super::value::text_at;
 use crate::{
@@ -12,7 +12,8 @@ pub(super) const SHORT_BYTES: usize = 32;
 /// The longest encoding of a long, in bytes.
 const LONG_BYTES_MAX: usize = 10;
 
-/// The length of the short text with this MessagePack head; `None` for another value.
+/// Returns the length of the text that begins with this MessagePack head, if the text has fewer than [`SHORT_BYTES`] bytes.
+/// Returns `None` for any other value.
 #[inline(always)]
 pub(super) fn short(head: u8) -> Option<usize> {
     matches!(head, 0xa0..=0xbf).then_some(usize::from(head & 0x1f))
@@ -82,7 +83,7 @@ pub(super) fn bytes(room: &mut Room<'_>, bytes: &[u8]) {
     room.bytes(bytes);
 }
 
-/// Writes a string; as base64 if it is not UTF-8.
+/// Writes `text` as a string. If `text` is not UTF-8, writes its base64 instead.
 #[inline]
 pub(in crate::format) fn string(room: &mut Room<'_>, text: &[u8]) {
     if text.is_ascii() || str::from_utf8(text).is_ok() {

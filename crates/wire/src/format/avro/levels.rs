@@ -3,8 +3,8 @@
 use super::datum::bytes;
 use crate::{json, msgpack::Reader, room::Room, syslog};
 
-/// The facility and severity of the previous record. Nearly every syslog record begins with these two fields, usually with the
-/// same values.
+/// The facility and severity of the last record that was not encoded the quick way. Nearly every syslog record begins with these
+/// two fields, usually with the same values.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     /// The two fields, encoded as in the record; empty if the record did not begin with them.
@@ -18,14 +18,15 @@ pub(super) struct Levels {
 /// Flume's names for facility and severity.
 pub(super) const LEVELS: [&str; 2] = ["Facility", "Severity"];
 
-/// Whether a field is one of the two that Flume names differently.
+/// Whether `name` is `facility` or `severity`. Flume has other names for these two fields.
 #[inline(always)]
 pub(super) fn is_level(name: &[u8]) -> bool {
     name.len() == 8 && (name == b"facility" || name == b"severity")
 }
 
-/// Reads the field `name` at `at`. If the field is `facility` or `severity` and its value is one of syslog's names, returns
-/// its index in [`LEVELS`], the number for the value, and the offset after the field; otherwise `None`.
+/// Reads the field `name` at `at`. If the field is `facility` or `severity` and its value is one of syslog's names, returns three
+/// values: the index of the field in [`LEVELS`], the number that the value stands for, and the offset after the field. Otherwise
+/// returns `None`.
 pub(super) fn level_at(name: &[u8], body: &[u8], at: usize) -> Option<(usize, u8, usize)> {
     let (which, names) = match name {
         b"facility" => (0, &syslog::FACILITIES[..]),

@@ -1,5 +1,5 @@
-//! `format: avro_event`: Flume's Avro event, a map of headers and a body. The bytes contain no schema; only files do
-//! ([`crate::avro::container`]).
+//! `format: avro_event`: Flume's Avro event, a map of headers and a body. An event contains no schema. Only Avro files contain
+//! one ([`crate::avro::container`]).
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
@@ -8,14 +8,15 @@
 //! long n | n times: string name, string value | 00 | bytes body         no headers: 00 | bytes body
 //! ```
 //!
-//! The field `message` (option `field`) is the body. Text and binary values stay unchanged, nil or a missing field gives an
-//! empty body, and any other value becomes JSON. Every other field is a header. Text stays unchanged, nil becomes an empty
-//! text, and any other value becomes JSON. Names and values of headers that are not UTF-8 become base64, because Avro's
+//! The field `message` (option `field`) is the body. Text and binary values stay unchanged, nil or a missing field gives an empty
+//! body, and any other value becomes JSON. Every other field is a header. In a header, text stays unchanged, nil becomes an empty
+//! text, and any other value becomes JSON. Header names and header values that are not UTF-8 become base64, because Avro's
 //! strings are UTF-8. The fields of `add` follow as headers.
 //!
-//! A text of fewer than 32 bytes has the same size in Avro and MessagePack; only its head differs. Nearly all names and
-//! values of headers are such texts. They are copied 32 bytes at a time, and one check at the end ensures that all of
-//! them are ASCII. Everything else, and every record that fails this check, is encoded value by value.
+//! A text of fewer than 32 bytes has the same size in Avro and MessagePack; only its head differs. Nearly all names and values of
+//! headers are such texts. They are copied 32 bytes at a time. One check after each run of short texts ensures that all of them
+//! are ASCII. Values that are not short texts are encoded one by one. If a record has a longer name or fails this check, all its
+//! names and values are encoded one by one.
 
 pub(super) mod datum;
 mod levels;
@@ -57,7 +58,7 @@ struct Encoded {
     headers: u32,
     /// The added fields that the record already has, as a bit set.
     seen: u64,
-    /// The offset of the value that becomes the body; `None` if no field at the top level does.
+    /// The offset of the value that becomes the body; `None` if the body does not come from a field at the top level.
     message: Option<usize>,
     /// The end of the record.
     end: usize,
@@ -88,8 +89,9 @@ impl AvroEvent {
         }
     }
 
-    /// Encodes a record if all its names are short, and its names and short texts are ASCII. Returns `None` for any other
-    /// record. The caller then discards the output so far, and calls [`AvroEvent::careful`].
+    /// Encodes a common record: all its names are short, and its names and short texts are ASCII. With Flume's headers,
+    /// `facility` and `severity` may only be the first two fields, with the values in [`Levels`]. For any other record, returns
+    /// `None`; the caller then discards the output of this function and calls [`AvroEvent::careful`].
     #[inline]
     fn quick(
         &self,
