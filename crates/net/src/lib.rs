@@ -49,8 +49,8 @@
 //! ```
 //!
 //! A connection's task must enforce `limits.idle` and `limits.progress` and watch `context.stop` itself: only the task knows
-//! whether its peer must send more bytes or waits for an answer. [`Connection::deadline`] is the end of `limits.handshake`, for protocols
-//! that authenticate after TLS. [`sides`] splits a stream into a reading and a writing side on one thread, and can read a busy
+//! whether its peer must send more bytes or waits for an answer. Protocols that authenticate after TLS
+//! must finish by [`Connection::deadline`], which `limits.handshake` determines. [`sides`] splits a stream into a reading and a writing side on one thread, and can read a busy
 //! socket periodically instead of on every wake-up. [`connect`] and [`ClientTls`] are for clients: they resolve names, try every
 //! address, and support system roots, custom roots and client certificates.
 //!

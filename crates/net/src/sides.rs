@@ -80,9 +80,8 @@ impl Sides {
     }
 
     /// Adapts the threshold `enough` after a read of `bytes` bytes. Halves the threshold if the wait timed out although at
-    /// least [`ENOUGH_BYTES_MIN`] bytes had arrived. In this case the sender's send buffer may be too small to hold as many
-    /// bytes as the threshold, because each short message takes a kilobyte of that buffer. Such a sender stalls for the
-    /// full wait. Doubles the threshold if at least twice the threshold had arrived, because the sender is faster than the
+    /// least [`ENOUGH_BYTES_MIN`] bytes had arrived. In this case the sender's send buffer may be smaller than the
+    /// threshold: each short message takes a kilobyte of that buffer. Such a sender stalls for the full wait. Doubles the threshold if at least twice the threshold had arrived, because the sender is faster than the
     /// reader.
     fn adapt(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
         let enough = self.enough.get();
@@ -306,8 +305,8 @@ mod tests {
     /// Long enough to tell a full wait from a shorter one on a busy machine.
     const TIME: Duration = Duration::from_millis(500);
 
-    /// Sends `bytes` bytes, waits for them as a connection that is set aside does, and reads them. Returns whether the
-    /// wait ended early.
+    /// Sends `bytes` bytes, waits for them like a connection that is set aside, and reads them. Returns whether the wait ended
+    /// early.
     async fn is_woken_by(sender: &mut TcpStream, reading: &Reading, bytes: usize) -> bool {
         sender.write_all(&vec![b'x'; bytes]).await.unwrap();
         let start = Instant::now();

@@ -42,7 +42,7 @@ impl Stopper {
     pub fn part(&self) -> (Stopper, Stop) {
         let (stopper, stop) = stop();
         let mut parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Parts that no task waits for belong to nodes that have ended.
+        // If no task waits for a part any more, its node has ended.
         parts.retain(|part| part.0.stopped.receiver_count() > 0);
         parts.push(stopper.clone());
         if *self.0.stopped.borrow() {

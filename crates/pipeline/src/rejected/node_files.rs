@@ -15,8 +15,9 @@ use millstream_sys::disk::HostDisk;
 
 use super::{PIECES, streams::Streams};
 
-/// The files of one node. Clones share them. All stores of a node must share them, because `Streams` truncates bytes that it has not
-/// written itself. A node that leaves the graph and comes back has two stores for as long as batches pass through its old chain.
+/// The files of one node. Clones share them. A node that leaves the graph and comes back writes rejected records from two chains, for as
+/// long as batches pass through its old one. Both must share these files, because [`Streams`] removes bytes at the end of a file that it
+/// has not written.
 #[derive(Clone)]
 pub struct NodeFiles(Arc<Shared>);
 
@@ -69,14 +70,14 @@ impl NodeFiles {
         (!was_taken).then(|| Turn(self.clone()))
     }
 
-    /// Renames the files that hold whole records, so that nothing more is appended to them. Returns these files and those of unfinished
+    /// Renames the files that hold at least one whole record, so that nothing more is appended to them. Returns these files and those of unfinished
     /// replays, the oldest first.
     pub(crate) fn set_aside(&self) -> io::Result<Vec<PathBuf>> {
         self.lock().set_aside()
     }
 
     /// Removes a file whose records are settled. `left` has the records that could not be sent; they are first appended to the
-    /// node's current file. The last `partial` bytes of the file, an incomplete record, stay in another file.
+    /// node's current file. The last `partial` bytes of the file, an incomplete record, are first copied to another file.
     pub(crate) fn finish(&self, path: &Path, left: &[Vec<u8>], partial: u64) -> io::Result<()> {
         self.lock().finish(path, left, partial)
     }

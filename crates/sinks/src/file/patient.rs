@@ -48,8 +48,8 @@ impl PatientWriter {
         }
     }
 
-    /// Returns the number of the file called `name` for a batch received at `received`, or why no file can have this name. Rotates
-    /// the file first if that is due.
+    /// Returns the number of the file called `name`, or why no file can have this name. Rotates the file first if that is due for a
+    /// batch received at `received`.
     pub(super) async fn file(
         &mut self,
         name: &[u8],

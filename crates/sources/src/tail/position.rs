@@ -23,7 +23,7 @@ pub(super) struct Position {
     signal: Arc<StoreSignal>,
     /// The identity of the file. It is determined when the first batch is sent.
     id: Option<FileId>,
-    /// The number of contents that the inode held before this one.
+    /// How often the inode got new content: after each truncation, the file counts as another one.
     generation: u16,
     /// Where the next batch begins.
     next: Mark,
@@ -90,7 +90,7 @@ impl Position {
         }
     }
 
-    /// Sets the identity of the file, and publishes it with the current position, at which reading begins.
+    /// Sets the identity of the file, and publishes it with the position at which reading begins.
     pub(super) fn adopt(&mut self, id: FileId) {
         self.id = Some(id);
         let mut state = self.tracked.state();

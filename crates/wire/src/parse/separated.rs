@@ -86,7 +86,8 @@ pub(super) fn csv(text: &[u8], columns: &[Slot], fields: &mut Fields<'_>) -> Res
     }
 }
 
-/// Appends the field with the value that begins after the opening quote, at `start`. Returns the offset after the closing quote.
+/// Appends the field whose quoted value begins at `start`, the offset after the opening quote. Returns the offset after the closing
+/// quote.
 fn quoted(
     text: &[u8],
     start: usize,

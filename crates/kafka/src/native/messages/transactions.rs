@@ -128,7 +128,7 @@ impl Request for TxnOffsetCommit<'_> {
         out.count(1);
         out.i32(0);
         out.i64(self.offset);
-        // No leader's epoch.
+        // The epoch of the leader: unknown.
         out.i32(-1);
         out.nullable(Some(self.metadata));
     }
