@@ -110,8 +110,8 @@ impl<'a> Relay<'a> {
     async fn next(&mut self) -> Result<Event, Failure> {
         let can_send = self.waiting.is_empty() && self.in_flight.len() < self.sink.in_flight;
         let has_room = can_send && self.lane.in_flight() < REQUESTS_MAX;
-        // `flushes` does not depend on `has_room`: the oldest unfinished request may still be incomplete, and then only a flush makes
-        // room.
+        // `flushes` does not depend on `has_room`: the oldest unfinished request may still be incomplete. It must then be flushed before
+        // another request can begin.
         let flushes = !self.gathering.is_empty() && (can_send || self.lane.has_ended());
         Ok(tokio::select! {
             biased;

@@ -213,6 +213,7 @@ impl Intake {
                 self.input.stash.consume(consumed);
             }
             let input = self.input.stash.bytes();
+            self.out.holds = Holds::of(&self.input.stash);
             // The first byte distinguishes JSON from MessagePack. Until the decoder has read this byte, it is checked here.
             let begins_json =
                 self.decoder.offset() == 0 && matches!(input.first(), Some(b'{' | b'['));
@@ -223,10 +224,7 @@ impl Intake {
                     self.input.stash.consume(consumed);
                     return self.grow().await;
                 }
-                Step::Frame(frame) => {
-                    self.out.holds = Holds::of(&self.input.stash);
-                    frames::frame(&mut self.out, &frame, input).await?;
-                }
+                Step::Frame(frame) => frames::frame(&mut self.out, &frame, input).await?,
                 Step::Json => self.json(consumed).await?,
                 Step::Heartbeat => {}
                 Step::Stray => self.report_stray(),
@@ -256,7 +254,6 @@ impl Intake {
 
     /// Converts the JSON frame of `length` bytes at the front, and handles it.
     async fn json(&mut self, length: usize) -> Result<(), End> {
-        self.out.holds = Holds::of(&self.input.stash);
         let mut long;
         let converted: &mut Vec<u8> = match length {
             ..=JSON_BYTES => {

@@ -191,8 +191,7 @@ impl Input {
             let read = reader.read_buf(&mut target);
             let read = self.watch.until(|| acks.are_due(), held, read).await;
             if matches!(read, Err(Quit::Idle | Quit::Slow)) && wake > 1 {
-                // The peer may have sent bytes, but fewer than `wake`. From now on, each byte of the payload is read as it arrives, so that
-                // progress is measured exactly.
+                // Fewer bytes than `wake` may have arrived. From now on, bytes are read as they arrive, so progress is measured exactly.
                 self.wake = 1;
                 self.watch.last = Instant::now();
                 continue;

@@ -108,12 +108,7 @@ impl Outgoing {
             return Ok(());
         }
         self.flush().await;
-        let (pool, bytes) = (&self.service.context.pool, bytes.max(GATHER_BYTES));
-        let body = match &self.holds {
-            Holds::Nothing => pool.reserve(bytes).await,
-            Holds::Buffer => self.memory(bytes, &pool.claim(0)).await?,
-            Holds::Claimed(claim) => claim.reserve(bytes).await,
-        };
+        let body = self.buffer(bytes.max(GATHER_BYTES)).await?;
         self.gather
             .start(self.tag.clone(), encoding, self.now, body);
         Ok(())
@@ -235,6 +230,16 @@ impl Outgoing {
     ) {
         let receipt = self.reject(tag, [item], reason, chunk).await;
         self.acks.answer(vec![receipt], chunk).await;
+    }
+
+    /// Returns a buffer for the frame that is being handled.
+    async fn buffer(&self, bytes: usize) -> Result<Buffer, End> {
+        let pool = &self.service.context.pool;
+        match &self.holds {
+            Holds::Nothing => Ok(pool.reserve(bytes).await),
+            Holds::Buffer => self.memory(bytes, &pool.claim(0)).await,
+            Holds::Claimed(claim) => Ok(claim.reserve(bytes).await),
+        }
     }
 
     /// Returns a buffer for a frame that already holds memory. The buffer may be larger than the rest of `claim`. Waits only for a
