@@ -72,8 +72,21 @@ pub(super) struct Finished {
 /// Items that are sent together.
 struct Piece {
     items: Vec<u32>,
-    /// Suffix that is appended to the request's `Idempotency-Key`, so that each piece has its own key.
+    /// Suffix for the request's `Idempotency-Key`, so that each piece has its own key.
     name: String,
+    /// The number of answers that refused some of the items for now.
+    answers: u32,
+}
+
+impl Piece {
+    /// The suffix for the request's `Idempotency-Key`. It changes with each answer, because the server could otherwise repeat its
+    /// answer to the earlier body.
+    fn key(&self) -> String {
+        match self.answers {
+            0 => self.name.clone(),
+            answers => format!("{}.r{answers}", self.name),
+        }
+    }
 }
 
 /// A request in flight.
@@ -107,6 +120,7 @@ pub(super) async fn deliver(sender: Rc<Sender>, request: Request) -> Finished {
         pieces: vec![Piece {
             items: request.all(),
             name: String::new(),
+            answers: 0,
         }],
         refused: Vec::new(),
         outage,
@@ -144,7 +158,7 @@ impl Delivery<'_> {
             let part = Part {
                 request: self.request,
                 path: &self.path,
-                key: key.map(|key| format!("{key}{}", piece.name)),
+                key: key.map(|key| format!("{key}{}", piece.key())),
                 body: body.clone(),
             };
             let (wait, why): (Option<Duration>, String) =
@@ -159,8 +173,7 @@ impl Delivery<'_> {
                             Ok(None) => return true,
                             Ok(Some((failed, why))) => {
                                 piece.items = failed;
-                                // Another body needs another key; otherwise the server could repeat its answer to the first body.
-                                piece.name.push_str(".r");
+                                piece.answers += 1;
                                 body = packing.body(self.request, &piece.items);
                                 (answer.retry_after(), why)
                             }
@@ -286,15 +299,18 @@ impl Delivery<'_> {
 
     /// Replaces a piece by its halves.
     fn split(&mut self, mut piece: Piece) {
+        let key = piece.key();
         let second = piece.items.split_off(piece.items.len() / 2);
         // The first half goes out next, so it is pushed last.
         self.pieces.push(Piece {
             items: second,
-            name: format!("{}.1", piece.name),
+            name: format!("{key}.1"),
+            answers: 0,
         });
         self.pieces.push(Piece {
             items: piece.items,
-            name: format!("{}.0", piece.name),
+            name: format!("{key}.0"),
+            answers: 0,
         });
     }
 }
