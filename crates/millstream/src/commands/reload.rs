@@ -17,14 +17,14 @@ Examples:
   millstream reload --json | jq .needs_restart
   millstream reload --forget old-sink          drop the unsettled records of a sink that was removed from the files
 
-A reload adds, removes and replaces nodes, and changes the connections between them. Only the nodes that changed stop, after they have
-finished their work; a source that listens on the same address keeps its socket. No record is lost, repeated or overtaken. If anything in
-the files is wrong, or a node changes in a way that needs a restart, nothing changes. Changed settings at the top of the file are reported,
-and wait for a restart. A removed sink must have settled all records that its disk channel keeps for it, or be named with `--forget`; a
-removed sink without a disk channel first writes the records that it has. The instance reads the files that it was started with; CONFIG
+A reload adds, removes and replaces nodes, and changes the connections between them. Only the nodes that changed stop, after they have \
+finished their work; a source that listens on the same address keeps its socket. No record is lost, repeated or overtaken. If anything in \
+the files is wrong, or a node changes in a way that needs a restart, nothing changes. Changed settings at the top of the file are reported, \
+and wait for a restart. A removed sink must have settled all records that its disk channel keeps for it, or be named with `--forget`; a \
+removed sink without a disk channel first writes the records that it has. The instance reads the files that it was started with; CONFIG \
 only says where it listens. SIGHUP does the same and logs the result.
 
-Exit codes: 0 reloaded (also if some changes need a restart); 1 it failed and nothing changed, or no instance answers; 78 wrong
+Exit codes: 0 reloaded (also if some changes need a restart); 1 it failed and nothing changed, or no instance answers; 78 wrong \
 configuration, and nothing has changed")]
 pub struct Reload {
     #[command(flatten)]

@@ -38,17 +38,17 @@ Examples:
   millstream run --once millstream.yaml  until the inputs have ended and everything is settled
   echo hello | millstream run --once stdin.yaml
 
-With `--once`, records that were rejected and that no node takes (`inputs: [\"*.rejected\"]`) make the exit code 1: they are
+With `--once`, records that were rejected and that no node takes (`inputs: [\"*.rejected\"]`) make the exit code 1: they are \
 kept in data_dir/rejected, and `millstream rejected cat` shows them.
 
-Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGUSR1 logs a line with the state of every node.
-SIGHUP reads the configuration again, as `millstream reload` does. SIGUSR2 replaces the program by the one that is now in its
+Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGUSR1 logs a line with the state of every node. \
+SIGHUP reads the configuration again, as `millstream reload` does. SIGUSR2 replaces the program by the one that is now in its \
 file: the new program checks the configuration, then the old one drains, and the addresses stay open.
 
-A stop never waits longer than `--drain`. Records in a disk channel stay there for the next start. Records that wait in front
+A stop never waits longer than `--drain`. Records in a disk channel stay there for the next start. Records that wait in front \
 of a full disk channel were not accepted; senders that wait for an answer send them again.
 
-Exit codes: 0 drained, or all that was accepted is in disk channels; 1 it could not start, gave up, or lost or left
+Exit codes: 0 drained, or all that was accepted is in disk channels; 1 it could not start, gave up, or lost or left \
 something behind (also rejected records); 64 wrong command line; 78 wrong configuration")]
 pub struct Run {
     /// Configuration files and directories (`*.yaml` in order of name); they are merged.

@@ -7,7 +7,7 @@ use crate::{page, reference::schema};
 /// Print the JSON Schema of a configuration, for editors and tools.
 #[derive(Args)]
 #[command(after_help = "\
-Example: save it with `millstream schema > millstream.schema.json`, then put this line at the top of your file, and
+Example: save it with `millstream schema > millstream.schema.json`, then put this line at the top of your file, and \
 editors that know YAML complete and check it:
   # yaml-language-server: $schema=millstream.schema.json
 

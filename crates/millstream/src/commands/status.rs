@@ -24,15 +24,15 @@ Examples:
   millstream status --line                   one line, as SIGUSR1 logs it
   millstream status --url https://agg-1:8688 --token-file ops.token
 
-The columns: IN and OUT count records since the start. They leave out rejected records, and count a record that is read again
-after a failure once. PENDING counts records that are neither kept nor settled yet, REJECTED those that could not be decoded or
-were refused permanently.
-A narrow terminal has fewer columns; the lines below the table show the numbers of the missing columns that are not 0.
-Below, for a processor: filtered are records that it left out on purpose, failed are those that it could not process and passed
-on, busy is the time that it worked. For a disk channel: its size on the disk, the backlog of its slowest consumer, and how
+The columns: IN and OUT count records since the start. They leave out rejected records, and count a record that is read again \
+after a failure once. PENDING counts records that are neither kept nor settled yet, REJECTED those that could not be decoded or \
+were refused permanently. \
+A narrow terminal has fewer columns; the lines below the table show the numbers of the missing columns that are not 0. \
+Below, for a processor: filtered are records that it left out on purpose, failed are those that it could not process and passed \
+on, busy is the time that it worked. For a disk channel: its size on the disk, the backlog of its slowest consumer, and how \
 old the oldest record of the backlog is at most. For a tail: the files that are furthest behind.
 
-A node that is `blocked` waits for space, one that is `retrying` cannot reach or use its destination, one that is `losing` skips
+A node that is `blocked` waits for space, one that is `retrying` cannot reach or use its destination, one that is `losing` skips \
 records or misses some. /health answers 503 once a node has been blocked or retrying for 10 s.
 
 Exit codes: 0 every node works, 1 a node does not work or no instance answers, 78 wrong configuration")]

@@ -20,9 +20,9 @@ Examples:
   millstream tap levels --port errors              one port of a `route`
   millstream tap bus --port rejected | jq .record.reason
 
-Records leave sources and processors by the port `out` or by a port of a `route`, and enter channels and sinks by `in`. Rejected records
-leave a node by `rejected`. A tap is a sample: it has at most `--rate` records per second, records of more than 16 KiB are shortened, and
-the data plane never waits for it.
+Records leave sources and processors by the port `out` or by a port of a `route`, and enter channels and sinks by `in`. Rejected records \
+leave a node by `rejected`. A tap is a sample: it has at most `--rate` records per second, records of more than 16 KiB are shortened, and \
+the data plane never waits for it. \
 Values of the fields that `api.redact` names print as `***`.
 
 Exit codes: 0 done, 1 there is no such node or no instance answers, 78 wrong configuration")]

@@ -31,8 +31,8 @@ Examples:
   millstream rejected replay json                      after the cause was removed
   millstream rejected cat | jq -r 'select(.node == \"in\") | .record'
 
-A node keeps as many as `rejected.node_max` allows, and of each peer as many as `rejected.peer_max` allows. To remove records that are
-no longer needed, move the files of DATA_DIR/rejected to another directory of the same file system; this is safe while an instance runs.
+A node keeps as many as `rejected.node_max` allows, and of each peer as many as `rejected.peer_max` allows. To remove records that are \
+no longer needed, move the files of DATA_DIR/rejected to another directory of the same file system; this is safe while an instance runs. \
 A move to another file system is not: `mv` copies a file and then removes it, with the records that were added meanwhile.
 
 Exit codes: 0 done, 1 the directory cannot be read, 64 wrong command line, 78 wrong configuration")]
