@@ -110,7 +110,7 @@ impl Stamps {
         self.float({ reader }.float().ok()?)
     }
 
-    /// Reads a number that is given as text. If the number counts seconds and is not negative, its fraction is read without a
+    /// Reads a number that is given as text. If the number counts seconds and has no minus sign, its fraction is read without a
     /// float, so the time is exact to the nanosecond.
     fn digits(&self, text: &[u8]) -> Option<Time> {
         if self.unit == Unit::None {
@@ -124,7 +124,9 @@ impl Stamps {
             .split_once('.')
             .map(|(whole, part)| (whole.parse(), part))
         {
-            Some((Ok(seconds), part)) if self.unit(seconds)? == 1_000_000_000 && seconds >= 0 => {
+            Some((Ok(seconds), part))
+                if self.unit(seconds)? == 1_000_000_000 && !text.starts_with('-') =>
+            {
                 let (nanos, rest) = nanos(part.as_bytes())?;
                 rest.is_empty().then_some(())?;
                 self.integer(seconds)?

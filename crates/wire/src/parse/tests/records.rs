@@ -191,6 +191,21 @@ fn every_encoding_of_an_entry_keeps_its_time_or_gets_the_parsed_one() {
 }
 
 #[test]
+fn a_time_in_seconds_can_be_before_1970() {
+    // An entry has no fraction of a second before 1970.
+    for (text, time) in [
+        ("0.5", "1970-01-01T00:00:00.5Z"),
+        ("-0.5", "1969-12-31T23:59:59Z"),
+        ("-1.25", "1969-12-31T23:59:58Z"),
+        ("-2", "1969-12-31T23:59:58Z"),
+    ] {
+        let mut parser = parser(r#"{"as":"logfmt","time":{"field":"at","format":"unix"}}"#);
+        let seen = line(&mut parser, format!("at={text} a=1").as_bytes());
+        assert_eq!(seen, format!(r#"{time} {{"a":"1"}}"#));
+    }
+}
+
+#[test]
 fn a_record_without_the_text_is_a_fault() {
     for (object, fault) in [
         (r#"{"a":1}"#, "the record does not have the field"),
