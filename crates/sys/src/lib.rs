@@ -10,6 +10,7 @@ pub mod fuse;
 pub mod inherited;
 pub mod private;
 pub mod random;
+pub mod thread_time;
 pub mod unsent;
 pub mod wake;
 pub mod writeback;

@@ -7,6 +7,7 @@
 //! whole. Each processor comes after the processors that feed it. In front of a durable channel the chain runs where the batch is put
 //! ([`put::ChainChannel`]); in front of a sink it runs where the sink reads ([`read::ChainReader`]).
 
+mod cpu;
 mod maker;
 mod merge;
 mod put;
@@ -102,7 +103,7 @@ impl NodeContext {
     }
 }
 
-/// The meters of a processor. If several chains contain the processor, one of them counts records, and all count its busy time.
+/// The meters of a processor. If several chains contain the processor, one of them counts records, and all count its time.
 #[derive(Clone)]
 pub(crate) struct ProcessorMeters {
     received: Meter,
@@ -112,6 +113,7 @@ pub(crate) struct ProcessorMeters {
     filtered: Meter,
     failed: Meter,
     busy: Meter,
+    cpu: Meter,
     tap: Point,
     node: NodeMeters,
 }
@@ -126,6 +128,7 @@ impl ProcessorMeters {
             filtered: meters.counter("records_filtered"),
             failed: meters.counter("records_failed"),
             busy: meters.counter("busy_microseconds"),
+            cpu: meters.counter("cpu_microseconds"),
             tap: meters.tap(),
             node: meters.clone(),
         }
@@ -284,7 +287,7 @@ impl Node {
                     let dealer = workers.dealer();
                     Work::Workers(workers, dealer)
                 }
-                None => Work::Here(GuardedTask::new(plan, pool, &context.meters.busy)?),
+                None => Work::Here(GuardedTask::new(plan, pool, &context.meters)?),
             },
             context: context.clone(),
             slow: context.reporter.condition("processor"),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use millstream_record::{Batch, Pool};
 use millstream_wire::record::records;
 
-use super::{merge::Piece, named};
+use super::{ProcessorMeters, cpu::CpuTime, merge::Piece, named};
 use crate::{
     failure::Failure,
     guard,
@@ -23,6 +23,7 @@ pub(super) struct GuardedTask {
     /// The pool for output buffers.
     pool: Pool,
     busy: Meter,
+    cpu: CpuTime,
     /// The meters of this task alone. `None` if the task runs on the thread of its chain.
     own: Option<TaskMeters>,
     /// Busy time in nanoseconds that is not counted yet, because it is less than a microsecond.
@@ -47,13 +48,18 @@ impl TaskMeters {
 
 impl GuardedTask {
     /// Creates a task of `node` immediately, so that a processor that cannot run is found at the start.
-    pub(super) fn new(node: &ChainNode, pool: &Pool, busy: &Meter) -> Result<Self, Failure> {
+    pub(super) fn new(
+        node: &ChainNode,
+        pool: &Pool,
+        meters: &ProcessorMeters,
+    ) -> Result<Self, Failure> {
         let mut guarded = Self {
             node: node.name.clone(),
             processor: node.processor.clone(),
             task: None,
             pool: pool.clone(),
-            busy: busy.clone(),
+            busy: meters.busy.clone(),
+            cpu: CpuTime::new(meters.cpu.clone()),
             own: None,
             rest: 0,
         };
@@ -78,6 +84,7 @@ impl GuardedTask {
     /// The failure of the processor, or its panic.
     pub(super) fn process(&mut self, piece: &Piece, uses: &[Use]) -> Result<Made, Failure> {
         let started = Instant::now();
+        let measured = self.cpu.begin();
         let batch = &piece.batch;
         let mut task = match self.task.take() {
             Some(task) => task,
@@ -99,6 +106,9 @@ impl GuardedTask {
         }
         let made = out.finish();
         self.task = Some(task);
+        if let Some(began) = measured {
+            self.cpu.end(began);
+        }
         self.rest += u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
         self.busy.add(self.rest / 1000);
         if let Some(own) = &self.own {

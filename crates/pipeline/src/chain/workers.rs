@@ -67,7 +67,7 @@ impl Workers {
         }
         let start = |number| {
             let (sender, receiver) = channel(QUEUE);
-            let task = GuardedTask::new(node, pool, &meters.busy)?;
+            let task = GuardedTask::new(node, pool, meters)?;
             let task = task.measured(TaskMeters::new(&meters.node));
             let name = format!("{}/{number}", node.name);
             thread::Builder::new()

@@ -129,6 +129,7 @@ pub const KNOWN: &[Known] = &[
     gauge("pending_records", "Records of the node that are not yet kept or settled."),
     size("pending_bytes", "Bytes of the node that are not yet kept or settled."),
     new(Kind::Counter, Unit::Microseconds, "busy_microseconds", "Time in which the node worked, by the clock; its rate is the utilisation of its tasks."),
+    new(Kind::Counter, Unit::Microseconds, "cpu_microseconds", "CPU time of a processor, estimated from a sample of its batches."),
     counter("task_records", "Records that a task of the node received, by the number of the task, if there are several."),
     new(Kind::Counter, Unit::Microseconds, "task_busy_microseconds", "Time in which a task of a processor worked, by the number of the task, if there are several."),
     latency("ack_seconds", "From a batch leaving its source until it was kept or settled, so that its sender can be answered."),
