@@ -16,6 +16,7 @@ use millstream_record::{
     ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Position, Tag, Values,
 };
 
+use millstream_sys::thread_time;
 use millstream_testkit::block_on;
 
 use super::*;
@@ -118,6 +119,25 @@ impl Task for ByPlace {
             Ok::<_, ()>(1)
         };
         out.append(MAIN, Some(&head), entry).unwrap();
+        Ok(())
+    }
+}
+
+/// Waits with each batch, as for a slow program, and then works for a while.
+struct Slow;
+
+impl Processor for Slow {
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Task for Slow {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        std::thread::sleep(Duration::from_millis(20));
+        let before = thread_time::of_this_thread();
+        while thread_time::of_this_thread() - before < Duration::from_millis(2) {}
+        out.keep(MAIN, 0..batch.body.len(), batch.count);
         Ok(())
     }
 }
@@ -250,6 +270,28 @@ fn a_batch_passes_through_all_processors_in_order_and_along_the_tags() {
     let expected = [("t", "-\nb\nb\n".to_owned(), 3)];
     assert_eq!(texts(&fed.batches), expected);
     assert_eq!(meters.value("first", "records_filtered"), 1);
+}
+
+#[test]
+fn a_processor_that_waits_is_busy_but_uses_little_cpu_time() {
+    let plan = Arc::new(ChainPlan {
+        nodes: vec![node(
+            "slow",
+            Arc::new(Slow),
+            vec![vec![hop(Step::End, None)]],
+        )],
+        entries: vec![vec![hop(Step::Node(0), None)]],
+    });
+    let meters = Meters::default();
+    let (contexts, _) = contexts(&meters);
+    let mut chain = maker(plan, contexts).make().unwrap();
+    for _ in 0..10 {
+        now(chain.feed(0, &batch("t", "a\n"))).unwrap();
+    }
+    let busy = meters.value("first", "busy_microseconds");
+    let cpu = meters.value("first", "cpu_microseconds");
+    assert!(busy >= 220_000, "{busy}");
+    assert!(cpu >= 20_000 && cpu < busy / 2, "{cpu} of {busy}");
 }
 
 /// Returns the result of work that never waits.
