@@ -423,8 +423,11 @@ impl Pipeline {
             4 => fs::remove_file(path).unwrap(),
             5 => {
                 let other = &paths[random.below(paths.len() as u64) as usize];
-                fs::write(path, fs::read(other).unwrap()).unwrap();
-                fs::write(other, &bytes).unwrap();
+                // An earlier damage may have left a directory there.
+                if let Ok(others) = fs::read(other) {
+                    fs::write(path, others).unwrap();
+                    fs::write(other, &bytes).unwrap();
+                }
             }
             6 => fs::write(path.with_file_name("0000000999.seg"), &bytes).unwrap(),
             7 => bytes = self.stale.get(path).unwrap_or(&bytes).clone(),
