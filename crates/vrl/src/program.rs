@@ -1,8 +1,8 @@
 //! Compiles programs and conditions, with checks that the language leaves to the application.
 //!
-//! A program is compiled twice: once as it is written, to find errors and warnings; and once with `null` appended, to run it.
-//! Without the `null`, the last assignment would copy the assigned value, because that value would be the result of the
-//! program. No code uses the result.
+//! A program is compiled twice: once as it is written, to find errors and warnings; and once to run it, with bounded products
+//! ([`products`]) and with `null` appended. Without the `null`, the last assignment would copy the assigned value, because that value
+//! would be the result of the program. No code uses the result.
 
 use std::{
     ops::Range,
@@ -11,10 +11,12 @@ use std::{
 
 use vrl::{
     compiler::{
-        CompilationResult, CompileConfig, Program as Compiled, TimeZone, TypeState,
+        CompilationResult, CompileConfig, Compiler, Program as Compiled, TimeZone, TypeState,
         compile_with_state,
         state::{ExternalEnv, LocalEnv},
     },
+    diagnostic::{DiagnosticList, Span},
+    parser::{ast, parse},
     path::PathPrefix,
     value::{Kind, kind::Collection},
 };
@@ -24,6 +26,7 @@ use crate::{
     functions::{self, Calls},
     metadata,
     plan::{self, Plan},
+    products,
 };
 
 /// The maximum length of a program in bytes.
@@ -57,19 +60,21 @@ impl Program {
         text: &str,
         options: &Options,
     ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
-        let (result, calls, timezone) = compile(text, options, false)?;
-        let silent = format!("{text}\nnull");
-        let compiled = match compile(&silent, options, false) {
-            Ok((silent, ..)) => silent.program,
-            Err(_) => result.program,
-        };
+        let compilation = Compilation::new(text, options, false)?;
+        let compiled = compilation.running;
         let program = Self {
-            plan: Plan::new(compiled.info(), calls.unnests.load(Ordering::Relaxed)),
+            plan: Plan::new(
+                compiled.info(),
+                compilation.calls.unnests.load(Ordering::Relaxed),
+            ),
             compiled,
-            timezone,
-            draws: calls.draws.load(Ordering::Relaxed),
+            timezone: compilation.timezone,
+            draws: compilation.calls.draws.load(Ordering::Relaxed),
         };
-        Ok((program, convert::from_compiler(text, result.warnings)))
+        Ok((
+            program,
+            convert::from_compiler(text, compilation.result.warnings),
+        ))
     }
 
     /// The top-level fields that are decoded to values; `None` if the program needs the record as a whole.
@@ -102,8 +107,14 @@ impl Condition {
         text: &str,
         options: &Options,
     ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
-        let (result, calls, timezone) = compile(text, options, true)?;
-        let kind = result.program.final_type_info().result.kind().clone();
+        let compilation = Compilation::new(text, options, true)?;
+        let kind = compilation
+            .result
+            .program
+            .final_type_info()
+            .result
+            .kind()
+            .clone();
         if !kind.is_boolean() {
             return Err(vec![Diagnostic::error(
                 text,
@@ -113,50 +124,117 @@ impl Condition {
             )]);
         }
         let condition = Self {
-            plan: Plan::new(result.program.info(), calls.unnests.load(Ordering::Relaxed)),
-            compiled: result.program,
-            timezone,
+            plan: Plan::new(
+                compilation.running.info(),
+                compilation.calls.unnests.load(Ordering::Relaxed),
+            ),
+            compiled: compilation.running,
+            timezone: compilation.timezone,
         };
-        Ok((condition, convert::from_compiler(text, result.warnings)))
+        Ok((
+            condition,
+            convert::from_compiler(text, compilation.result.warnings),
+        ))
     }
 }
 
-type Success = (CompilationResult, Arc<Calls>, TimeZone);
+/// A text that was compiled without errors.
+struct Compilation {
+    /// The text as it is written, with its warnings.
+    result: CompilationResult,
+    /// The program that runs.
+    running: Compiled,
+    /// The properties of its function calls.
+    calls: Arc<Calls>,
+    timezone: TimeZone,
+}
 
-/// Compiles `text`. Also returns the properties of its function calls, and the time zone.
-fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Vec<Diagnostic>> {
-    let timezone = match TimeZone::parse(&options.timezone) {
-        Some(zone @ TimeZone::Named(_)) => zone,
-        _ => {
-            return Err(vec![Diagnostic::error(
-                text,
-                0..text.len(),
-                &format!("`{}` is not a time zone", options.timezone),
-                "use a name of the tz database, such as UTC or Europe/Berlin",
-            )]);
+impl Compilation {
+    /// Compiles `text`, which is a condition or a program.
+    fn new(text: &str, options: &Options, is_condition: bool) -> Result<Self, Vec<Diagnostic>> {
+        let timezone = match TimeZone::parse(&options.timezone) {
+            Some(zone @ TimeZone::Named(_)) => zone,
+            _ => {
+                return Err(vec![Diagnostic::error(
+                    text,
+                    0..text.len(),
+                    &format!("`{}` is not a time zone", options.timezone),
+                    "use a name of the tz database, such as UTC or Europe/Berlin",
+                )]);
+            }
+        };
+        if let Some(problem) = too_large(text) {
+            return Err(vec![problem]);
         }
+        let calls = Arc::new(Calls::default());
+        let config = || {
+            let mut config = CompileConfig::default();
+            if is_condition {
+                config.set_read_only();
+            }
+            metadata::protect(&mut config);
+            config
+        };
+        let state = TypeState {
+            local: LocalEnv::default(),
+            external: ExternalEnv::new_with_kind(Kind::object(Collection::any()), metadata::kind()),
+        };
+        let mut functions = functions::all(&calls);
+        let result = compile_with_state(text, &functions, &state, config())
+            .map_err(|list| convert::from_compiler(text, list))?;
+        let unknown = unknown_values(text, &result.program);
+        if !unknown.is_empty() {
+            return Err(unknown);
+        }
+        functions.extend(products::functions());
+        let compile = |ast| Compiler::compile(&functions, ast, &state, config());
+        let running = running(text, is_condition, compile)?;
+        Ok(Self {
+            running: running.unwrap_or_else(|| result.program.clone()),
+            result,
+            calls,
+            timezone,
+        })
+    }
+}
+
+/// Compiles the program that runs. Returns `None` if it is the program as it is written.
+fn running(
+    text: &str,
+    is_condition: bool,
+    compile: impl Fn(ast::Program) -> Result<CompilationResult, DiagnosticList>,
+) -> Result<Option<Compiled>, Vec<Diagnostic>> {
+    let Ok(parsed) = parse(text) else {
+        return Ok(None);
     };
-    if let Some(problem) = too_large(text) {
-        return Err(vec![problem]);
+    let (ast, product) = products::bounded(parsed);
+    if !is_condition {
+        let mut silent = ast.clone();
+        silent.0.push(null(text));
+        if let Ok(compiled) = compile(silent) {
+            return Ok(Some(compiled.program));
+        }
     }
-    let calls = Arc::new(Calls::default());
-    let mut config = CompileConfig::default();
-    if read_only {
-        config.set_read_only();
-    }
-    metadata::protect(&mut config);
-    let state = TypeState {
-        local: LocalEnv::default(),
-        external: ExternalEnv::new_with_kind(Kind::object(Collection::any()), metadata::kind()),
+    let Some(product) = product else {
+        return Ok(None);
     };
-    let functions = functions::all(&calls);
-    let result = compile_with_state(text, &functions, &state, config)
-        .map_err(|list| convert::from_compiler(text, list))?;
-    let unknown = unknown_values(text, &result.program);
-    if !unknown.is_empty() {
-        return Err(unknown);
+    match compile(ast) {
+        Ok(compiled) => Ok(Some(compiled.program)),
+        Err(_) => Err(vec![Diagnostic::error(
+            text,
+            product,
+            "a factor may be a text, whose repetition could take all memory",
+            "convert each factor, such as `int!(.count)`, and assign it to a variable",
+        )]),
     }
-    Ok((result, calls, timezone))
+}
+
+/// Returns the expression `null` after the end of the text.
+fn null(text: &str) -> ast::Node<ast::RootExpr> {
+    let span = Span::new(text.len(), text.len());
+    let literal = ast::Node::new(span, ast::Literal::Null);
+    let expr = ast::Node::new(span, ast::Expr::Literal(literal));
+    ast::Node::new(span, ast::RootExpr::Expr(expr))
 }
 
 /// Returns the errors about values of the batch that no source sets.

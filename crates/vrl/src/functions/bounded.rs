@@ -21,8 +21,8 @@ use vrl::{
 
 use crate::DEPTH_MAX;
 
-/// The limit in bytes for a decompressed value and for a text with replacements: the size of the largest record.
-const DECODED_MAX: usize = 64 << 20;
+/// The limit in bytes for a decompressed value, a text with replacements and a repeated text: the size of the largest record.
+pub(crate) const RESULT_MAX: usize = 64 << 20;
 /// The largest index of an array that `set` may create.
 const INDEX_MAX: i64 = 65_535;
 
@@ -32,18 +32,18 @@ fn text(arguments: &[Option<Value>]) -> Result<&Bytes, ExpressionError> {
     bytes.ok_or_else(|| "the value must be a string".into())
 }
 
-/// Reads to the end. Fails if there are more than [`DECODED_MAX`] bytes.
+/// Reads to the end. Fails if there are more than [`RESULT_MAX`] bytes.
 fn decode(reader: impl Read, format: &str) -> Resolved {
     let mut out = Vec::new();
-    match reader.take(DECODED_MAX as u64 + 1).read_to_end(&mut out) {
-        Ok(_) if out.len() > DECODED_MAX => Err(too_long()),
+    match reader.take(RESULT_MAX as u64 + 1).read_to_end(&mut out) {
+        Ok(_) if out.len() > RESULT_MAX => Err(too_long()),
         Ok(_) => Ok(Value::Bytes(out.into())),
         Err(_) => Err(format!("unable to decode value with {format} decoder").into()),
     }
 }
 
 fn too_long() -> ExpressionError {
-    format!("the decoded value has more than {DECODED_MAX} bytes").into()
+    format!("the decoded value has more than {RESULT_MAX} bytes").into()
 }
 
 pub(super) fn decode_gzip(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
@@ -64,7 +64,7 @@ pub(super) fn decode_zstd(arguments: &[Option<Value>], _: &mut Context<'_>) -> R
 pub(super) fn decode_snappy(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
     let text = text(arguments)?;
     match snap::raw::decompress_len(text) {
-        Ok(length) if length > DECODED_MAX => return Err(too_long()),
+        Ok(length) if length > RESULT_MAX => return Err(too_long()),
         _ => {}
     }
     let decoded = snap::raw::Decoder::new().decompress_vec(text);
@@ -89,7 +89,7 @@ pub(super) fn replace(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resol
             let references = with.bytes().filter(|byte| *byte == b'$').count();
             for captures in regex.captures_iter(&text).take(most) {
                 let whole = captures.get_match();
-                if references.saturating_mul(whole.len()) > DECODED_MAX {
+                if references.saturating_mul(whole.len()) > RESULT_MAX {
                     return Err(too_large());
                 }
                 replaced.put(whole.range(), |out| captures.expand(&with, out))?;
@@ -137,7 +137,7 @@ impl<'a> Replaced<'a> {
             .push_str(self.text.get(self.at..part.start).unwrap_or_default());
         write(&mut self.out);
         self.at = part.end;
-        match self.out.len() > DECODED_MAX {
+        match self.out.len() > RESULT_MAX {
             true => Err(too_large()),
             false => Ok(()),
         }
@@ -146,7 +146,7 @@ impl<'a> Replaced<'a> {
     fn finish(mut self) -> Resolved {
         let rest = self.text.get(self.at..).unwrap_or_default();
         // A text without matches is returned unchanged, even if it exceeds the limit.
-        if self.at > 0 && self.out.len() + rest.len() > DECODED_MAX {
+        if self.at > 0 && self.out.len() + rest.len() > RESULT_MAX {
             return Err(too_large());
         }
         self.out.push_str(rest);
@@ -155,7 +155,7 @@ impl<'a> Replaced<'a> {
 }
 
 fn too_large() -> ExpressionError {
-    format!("the result has more than {DECODED_MAX} bytes").into()
+    format!("the result has more than {RESULT_MAX} bytes").into()
 }
 
 /// `set(value, path, data)`, with limits on indexes and on the length of the path.

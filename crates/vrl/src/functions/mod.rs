@@ -7,6 +7,8 @@ mod repeatable;
 mod replaced;
 mod syslog;
 
+pub(crate) use bounded::RESULT_MAX;
+
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},

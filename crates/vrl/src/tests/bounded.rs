@@ -1,8 +1,8 @@
 //! Functions that could use unlimited stack or memory because of a single record.
 
 use crate::{
-    Options, Outcome, Program,
-    rig::{batch, changed, entry, run},
+    Condition, Options, Outcome, Predicate, Program,
+    rig::{batch, changed, entry, one, records, run},
 };
 use millstream_record::Encoding;
 use millstream_wire::msgpack::{write_bin, write_map_len, write_str};
@@ -148,4 +148,100 @@ fn a_regex_takes_linear_time_on_input_that_makes_other_engines_backtrack() {
         &[&b"a".repeat(100_000)[..], b"!"].concat(),
     );
     assert!(why.contains("could not find any pattern matches"), "{why}");
+}
+
+/// Runs a program on a record that is given as JSON. Returns the new record, or the error.
+fn result(program: &str, json: &str) -> Result<String, String> {
+    let (outcome, out, _) = run(program, &one(json));
+    match outcome {
+        Outcome::Written(_) => Ok(records(&out).join("\n")),
+        Outcome::Failed(why) => Err(why),
+        outcome => panic!("{program}: {outcome:?}"),
+    }
+}
+
+#[test]
+fn a_product_of_numbers_is_the_same_as_in_vrl() {
+    for (program, x) in [
+        (".x = .a * .b ?? 0", "6"),
+        (".x = .b * .f ?? 0", "4.5"),
+        (".x = int!(.a) * int!(.b)", "6"),
+        (".x = int!(.a) * 1.5", "3.0"),
+        (".x = (.a + .b) * (.b - 1) ?? 0", "10"),
+        (".x = .a * .b * .b ?? 0", "18"),
+        (".x = to_int(.t) * .b ?? 0", "21"),
+        (".x = to_int!(.t) * int!(.b)", "21"),
+        (".x = length(\"ab\") * 2", "4"),
+        (".x = 2 * 3 * int!(.b)", "18"),
+        (".x, err = .a * .b", "6"),
+        (".x = abs!(.a) * 2 ?? 0", "4"),
+        (".x = {\"y\": 7}.y * 2", "14"),
+        (".x = .missing * .b ?? -1", "-1"),
+        (".x = .a * true ?? -1", "-1"),
+        // The product of two integers wraps.
+        (".x = 9223372036854775807 * int!(.b)", "9223372036854775805"),
+    ] {
+        let found = result(program, r#"{"a":2,"b":3,"f":1.5,"t":"7"}"#).unwrap();
+        let expected = format!(r#"{{"a":2,"b":3,"f":1.5,"t":"7","x":{x}}}"#);
+        assert_eq!(found, expected, "{program}");
+    }
+}
+
+#[test]
+fn only_a_text_in_the_program_is_repeated_and_its_result_is_bounded() {
+    let record = r#"{"n":3,"many":1000000000000,"t":"abc"}"#;
+    for (program, x) in [
+        (".x = \"-=\" * int!(.n)", "-=-=-="),
+        (".x = .n * s'ab' ?? \"\"", "ababab"),
+        (".x = \"*\" * length!(.t)", "***"),
+        (".x = \"a\" * 2", "aa"),
+        (".x = \"a\" * (0 - 2)", ""),
+    ] {
+        let found = result(program, record).unwrap();
+        assert!(found.ends_with(&format!(r#""x":"{x}"}}"#)), "{found}");
+    }
+    let why = result(".x = \"-\" * int!(.many)", record).unwrap_err();
+    assert!(why.contains("more than 67108864 bytes"), "{why}");
+    for program in [
+        ".x = string!(.t) * 3",
+        ".x = 3 * string!(.t)",
+        "t = string!(.t); .x = \"{{ t }}\" * 3",
+    ] {
+        let errors = Program::compile(program, &Options::default()).unwrap_err();
+        assert!(errors[0].message.contains("a factor"), "{errors:?}");
+        assert!(program[errors[0].span.clone()].contains('*'), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_text_from_a_record_is_no_factor_wherever_the_product_is() {
+    // Each of these texts would have 3 TB.
+    let record = r#"{"t":"abc","n":1000000000000,"list":[1]}"#;
+    for program in [
+        ".x = .t * .n ?? -1",
+        ".x = .n * .t ?? -1",
+        ".x = (.t + .t) * .n ?? -1",
+        ".x = [1, {\"y\": .t * .n ?? -1}]",
+        ".x = { y = .t * .n ?? -1; y }",
+        ".x = if true { .t * .n ?? -1 } else { 0 }",
+        ".x = if (.t * .n ?? -1) == -1 { -1 } else { 0 }",
+        ".x = !((.t * .n ?? -1) == -1)",
+        ".x = encode_json(.t * .n ?? -1)",
+        ".x = {\"y\": .t * .n ?? -1}.y",
+        ".x = downcase(to_string(.t * .n ?? -1))",
+        "for_each(array!(.list)) -> |_i, _v| { .x = .t * .n ?? -1 }",
+        ". = {\"x\": 1}; return [.t * .n ?? -1]",
+        ". |= {\"x\": .t * .n ?? -1}",
+        "t = .t; n = .n; .x = t * n ?? -1",
+        ".x, err = .t * .n",
+    ] {
+        let found = result(program, record).unwrap();
+        assert!(found.len() < 100, "{program}: {found}");
+    }
+    let (outcome, ..) = run("abort to_string(.t * .n ?? -1)", &one(record));
+    assert_eq!(outcome, Outcome::Aborted("-1".to_owned()));
+    let (condition, _) = Condition::compile("(.t * .n ?? 3) == 3", &Options::default()).unwrap();
+    let mut predicate = Predicate::new(&condition);
+    predicate.begin(&one(record));
+    assert_eq!(predicate.matches(0), Ok(true));
 }
