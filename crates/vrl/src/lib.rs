@@ -8,7 +8,7 @@
 //! | File | Content |
 //! |---|---|
 //! | `program.rs` | compiling: programs and conditions, checks beyond those of the language |
-//! | `products.rs` | rewriting `*`, so that no record can take all memory |
+//! | `bounds.rs` | rewriting programs, so that no record can take all memory |
 //! | `plan.rs` | the top-level fields and values of the batch that a program touches |
 //! | `remap.rs`, `predicate.rs` | running programs and conditions on a record |
 //! | `target.rs` | the record as the language sees it |
@@ -41,6 +41,8 @@
 #[cfg(not(feature = "vrl"))]
 mod absent;
 #[cfg(feature = "vrl")]
+mod bounds;
+#[cfg(feature = "vrl")]
 mod convert;
 #[cfg(feature = "vrl")]
 mod decode;
@@ -59,8 +61,6 @@ mod outcome;
 mod plan;
 #[cfg(feature = "vrl")]
 mod predicate;
-#[cfg(feature = "vrl")]
-mod products;
 #[cfg(feature = "vrl")]
 mod program;
 #[cfg(feature = "vrl")]

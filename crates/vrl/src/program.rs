@@ -1,7 +1,7 @@
 //! Compiles programs and conditions, with checks that the language leaves to the application.
 //!
 //! A program is compiled twice: once as it is written, to find errors and warnings; and once to run it, with bounded products
-//! ([`products`]) and with `null` appended. Without the `null`, the last assignment would copy the assigned value, because that value
+//! and arguments ([`bounds`]) and with `null` appended. Without the `null`, the last assignment would copy the assigned value, because that value
 //! would be the result of the program. No code uses the result.
 
 use std::{
@@ -22,11 +22,10 @@ use vrl::{
 };
 
 use crate::{
-    Diagnostic, Options, convert,
+    Diagnostic, Options, bounds, convert,
     functions::{self, Calls},
     metadata,
     plan::{self, Plan},
-    products,
 };
 
 /// The maximum length of a program in bytes.
@@ -186,7 +185,7 @@ impl Compilation {
         if !unknown.is_empty() {
             return Err(unknown);
         }
-        functions.extend(products::functions());
+        functions.extend(bounds::functions());
         let compile = |ast| Compiler::compile(&functions, ast, &state, config());
         let running = running(text, is_condition, compile)?;
         Ok(Self {
@@ -207,7 +206,7 @@ fn running(
     let Ok(parsed) = parse(text) else {
         return Ok(None);
     };
-    let (ast, product) = products::bounded(parsed);
+    let (ast, product) = bounds::bounded(parsed);
     if !is_condition {
         let mut silent = ast.clone();
         silent.0.push(null(text));

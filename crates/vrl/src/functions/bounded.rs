@@ -1,27 +1,28 @@
 //! Replacements and checks for functions whose originals use unlimited stack or memory, so that one record could crash the process.
 //!
-//! Decompression, replacements and dynamic paths are implemented here, with limits. Parsers that recurse into nested texts are
+//! Decompression, replacements, `join`, `unnest` and dynamic paths are implemented here, with limits. Parsers that recurse into nested texts are
 //! kept, but the nesting of their argument is checked first. The check evaluates the argument, and the original function evaluates
 //! it a second time. So the argument must be a path, a variable or a literal: evaluating it twice has no side effect.
 
-use std::{io::Read, ops::Range};
+use std::{borrow::Cow, io::Read, ops::Range};
 
 use bytes::Bytes;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use vrl::{
     compiler::{
         Context, Expression, ExpressionError, Resolved,
+        expression::{Query, Target},
         function::ArgumentList,
         state::{TypeInfo, TypeState},
     },
-    path::{OwnedSegment, OwnedValuePath},
+    path::{OwnedSegment, OwnedTargetPath, OwnedValuePath},
     prelude::VrlValueConvert,
     value::{KeyString, ObjectMap, Value},
 };
 
 use crate::DEPTH_MAX;
 
-/// The limit in bytes for a decompressed value, a text with replacements and a repeated text: the size of the largest record.
+/// The limit in bytes for a decompressed value, a text with replacements, and other results that can be much larger than the record: the size of the largest record.
 pub(crate) const RESULT_MAX: usize = 64 << 20;
 /// The largest index of an array that `set` may create.
 const INDEX_MAX: i64 = 65_535;
@@ -151,6 +152,89 @@ impl<'a> Replaced<'a> {
         }
         self.out.push_str(rest);
         Ok(self.out.into())
+    }
+}
+
+/// `join(value, separator)`, with a limit on the bytes of all separators.
+pub(super) fn join(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let [Some(Value::Array(items)), separator] = arguments else {
+        return Err("the value must be an array".into());
+    };
+    let separator = match separator {
+        Some(separator) => separator.try_bytes_utf8_lossy()?,
+        None => "".into(),
+    };
+    let texts: Vec<Cow<'_, str>> = items.iter().map(item).collect::<Result<_, _>>()?;
+    match separator.len().saturating_mul(texts.len()) > RESULT_MAX {
+        true => Err(too_large()),
+        false => Ok(texts.join(&*separator).into()),
+    }
+}
+
+fn item(value: &Value) -> Result<Cow<'_, str>, ExpressionError> {
+    let text = value.as_bytes().map(|bytes| String::from_utf8_lossy(bytes));
+    text.ok_or_else(|| "all array items must be strings".into())
+}
+
+/// A call of `unnest`, with a limit on the result. Each of its records has a copy of all other fields, so the result could have millions of
+/// times the fields of the record.
+#[derive(Clone, Debug)]
+pub(super) struct Unnest {
+    /// The call of the original, which determines the types.
+    inner: Box<dyn Expression>,
+    query: Query,
+}
+
+impl Unnest {
+    pub(super) fn new(inner: Box<dyn Expression>, query: Query) -> Self {
+        Self { inner, query }
+    }
+}
+
+impl Expression for Unnest {
+    fn resolve(&self, context: &mut Context<'_>) -> Resolved {
+        let mut rest = match self.query.target() {
+            Target::External(prefix) => {
+                let root = OwnedTargetPath::root(*prefix);
+                let found = context.target().target_get(&root);
+                found.ok().flatten().cloned().unwrap_or(Value::Null)
+            }
+            Target::Internal(variable) => {
+                let found = context.state().variable(variable.ident());
+                found.cloned().unwrap_or(Value::Null)
+            }
+            Target::Container(inner) => inner.resolve(context)?,
+            Target::FunctionCall(inner) => inner.resolve(context)?,
+        };
+        let path = self.query.path();
+        let items = rest.remove(path, true).unwrap_or(Value::Null);
+        let items = items.try_array()?;
+        if weight(&rest).saturating_mul(items.len()) > RESULT_MAX {
+            return Err(too_large());
+        }
+        let with = |item| {
+            let mut record = rest.clone();
+            record.insert(path, item);
+            record
+        };
+        Ok(Value::Array(items.into_iter().map(with).collect()))
+    }
+
+    fn type_info(&self, state: &TypeState) -> TypeInfo {
+        self.inner.type_info(state)
+    }
+}
+
+/// About the bytes that a value takes, in memory and in a record.
+fn weight(value: &Value) -> usize {
+    const NODE: usize = 16;
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| NODE + key.len() + weight(value))
+            .sum(),
+        Value::Array(items) => items.iter().map(|item| NODE + weight(item)).sum(),
+        other => other.as_bytes().map_or(0, Bytes::len),
     }
 }
 

@@ -70,7 +70,7 @@ fn treat(original: Box<dyn Function>, calls: &Arc<Calls>) -> Box<dyn Function> {
 /// How a function of the crate `vrl` is changed.
 #[derive(Debug)]
 enum Treatment {
-    /// It is not changed, but `Calls::unnests` is set.
+    /// Its result is limited, and `Calls::unnests` is set.
     Unnest(Arc<Calls>),
     /// Its implementation is replaced; its compile-time checks and types are kept.
     Replace(&'static replaced::Replacement, Arc<Calls>),
@@ -137,7 +137,9 @@ impl Function for Treated {
         match &self.treatment {
             Treatment::Unnest(calls) => {
                 calls.unnests.store(true, Ordering::Relaxed);
-                self.original.compile(state, context, arguments)
+                let query = arguments.required_query("path")?;
+                let inner = self.original.compile(state, context, arguments)?;
+                Ok(Box::new(bounded::Unnest::new(inner, query)))
             }
             Treatment::Replace(replacement, calls) => {
                 calls.draws.fetch_or(replacement.draws(), Ordering::Relaxed);

@@ -110,6 +110,11 @@ const ALL: &[Replacement] = &[
         arguments: &["value", "pattern", "with", "count"],
         work: bounded::replace,
     },
+    Replacement {
+        name: "join",
+        arguments: &["value", "separator"],
+        work: bounded::join,
+    },
 ];
 
 /// Returns the replacement of a function, or `None` if the original is used.

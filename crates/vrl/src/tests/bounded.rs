@@ -245,3 +245,90 @@ fn a_text_from_a_record_is_no_factor_wherever_the_product_is() {
     predicate.begin(&one(record));
     assert_eq!(predicate.matches(0), Ok(true));
 }
+
+#[test]
+fn a_record_cannot_make_a_result_that_is_much_larger_than_the_record() {
+    let list = |text: &str, count| vec![text; count].join(",");
+    let fields: String = (0..50_000).map(|n| format!("\"f{n}\":1,")).collect();
+    let long = "k".repeat(500_000);
+    let leaves: String = (0..60_000).map(|n| format!(",\"l{n}\":1")).collect();
+    let deep = format!(r#"{{"a":{{"{long}":{{"x":1{leaves}}}}}}}"#);
+    for (program, record) in [
+        // 2.5 billion fields.
+        (
+            ". = unnest!(.items)",
+            format!(r#"{{{fields}"items":[{}]}}"#, list("1", 50_000)),
+        ),
+        (
+            "r = .; . = unnest!(r.items)",
+            format!(r#"{{{fields}"items":[{}]}}"#, list("1", 50_000)),
+        ),
+        // Keys of 30 GB.
+        (". = flatten(.)", deep.clone()),
+        (".x = flatten!(value: .a)", deep.clone()),
+        (".x = encode_logfmt(.)", deep.clone()),
+        (".x = encode_key_value!(.a)", deep.clone()),
+        (
+            ".x = join!(.items, .separator)",
+            format!(
+                r#"{{"separator":"{long}","items":[{}]}}"#,
+                list("\"\"", 50_000)
+            ),
+        ),
+        (
+            ".x = format_number!(1.5, .n)",
+            r#"{"n":1000000000000}"#.to_owned(),
+        ),
+        (
+            ".x = format_number!(1.5, scale: int!(.n))",
+            r#"{"n":1000000000000}"#.to_owned(),
+        ),
+    ] {
+        let why = result(program, &record).unwrap_err();
+        assert!(why.contains("67108864 bytes"), "{program}: {why}");
+    }
+}
+
+#[test]
+fn functions_with_a_bounded_result_work_as_in_vrl() {
+    let record = r#"{"a":{"b":{"c":1},"d":[1,2]},"items":["x","y"],"e":{"items":[3,4]}}"#;
+    for (program, expected) in [
+        (". = {\"x\": flatten!(.a)}", r#"{"x":{"b.c":1,"d":[1,2]}}"#),
+        (
+            ". = {\"x\": flatten!(.a, separator: \"_\")}",
+            r#"{"x":{"b_c":1,"d":[1,2]}}"#,
+        ),
+        (
+            ". = {\"x\": encode_logfmt(.e)} ?? {}",
+            r#"{"x":"items.0=3 items.1=4"}"#,
+        ),
+        (". = {\"x\": join!(.items, \", \")}", r#"{"x":"x, y"}"#),
+        (". = {\"x\": join!(.items)}", r#"{"x":"xy"}"#),
+        (". = {\"x\": format_number(3.5, 3)}", r#"{"x":"3.500"}"#),
+        (
+            "e = .e; . = unnest!(e.items)",
+            "{\"items\":3}\n{\"items\":4}",
+        ),
+        (
+            ". = unnest!(object!(.e).items)",
+            "{\"items\":3}\n{\"items\":4}",
+        ),
+        (
+            "del(.a); del(.items); . = unnest!(.e.items)",
+            "{\"e\":{\"items\":3}}\n{\"e\":{\"items\":4}}",
+        ),
+    ] {
+        assert_eq!(
+            result(program, record).as_deref(),
+            Ok(expected),
+            "{program}"
+        );
+    }
+    for (program, why) in [
+        (".x = join!(.a.d)", "all array items must be strings"),
+        (". = unnest!(.missing)", "expected array, got null"),
+    ] {
+        let found = result(program, record).unwrap_err();
+        assert!(found.contains(why), "{program}: {found}");
+    }
+}

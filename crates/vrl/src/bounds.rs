@@ -1,8 +1,9 @@
-//! Bounds the operator `*`.
+//! Bounds the memory of operators and functions whose result can be much larger than the record.
 //!
 //! In VRL, `*` multiplies numbers and repeats texts. So with `.total = .price * .count`, one record with a text and a large number would
 //! take all memory and end the process. The program that runs is therefore rewritten: each factor must be a number, except for a
-//! literal text, whose repetitions are limited. The rewritten nodes keep their positions, which errors show.
+//! literal text, whose repetitions are limited. Some arguments of functions ([`ARGUMENTS`]) are checked, too. The rewritten nodes keep
+//! their positions, which errors show.
 
 use std::ops::Range;
 
@@ -29,13 +30,28 @@ use crate::functions::RESULT_MAX;
 /// The names of the functions in rewritten programs.
 const FACTOR: &str = "factor";
 const REPETITIONS: &str = "repetitions";
+const NESTED_KEYS: &str = "nested_keys";
+
+/// The arguments that are checked: function, name and index of the argument, and the function that checks it.
+const ARGUMENTS: [(&str, &str, usize, &str); 4] = [
+    // Each key of the result contains all keys above it.
+    ("flatten", "value", 0, NESTED_KEYS),
+    ("encode_key_value", "value", 0, NESTED_KEYS),
+    ("encode_logfmt", "value", 0, NESTED_KEYS),
+    // The number of digits.
+    ("format_number", "scale", 1, REPETITIONS),
+];
 
 /// The functions that a rewritten program calls. Programs of users cannot call them.
-pub(crate) fn functions() -> [Box<dyn Function>; 2] {
-    [Box::new(Factor), Box::new(Repetitions)]
+pub(crate) fn functions() -> [Box<dyn Function>; 3] {
+    [
+        Box::new(Factor),
+        Box::new(Repetitions),
+        Box::new(NestedKeys),
+    ]
 }
 
-/// Returns the program with bounded products, and the position of its first product.
+/// Returns the program with bounded products and arguments, and the position of its first product.
 pub(crate) fn bounded(program: Program) -> (Program, Option<Range<usize>>) {
     let mut rewrite = Rewrite { first: None };
     let root = |node: Node<RootExpr>| {
@@ -48,7 +64,7 @@ pub(crate) fn bounded(program: Program) -> (Program, Option<Range<usize>>) {
     (Program(roots), rewrite.first)
 }
 
-/// Walks through a program and rewrites its products.
+/// Walks through a program and rewrites its products and arguments.
 struct Rewrite {
     /// The position of the first product that was found.
     first: Option<Range<usize>>,
@@ -166,16 +182,35 @@ impl Rewrite {
     }
 
     fn call(&mut self, call: FunctionCall) -> FunctionCall {
-        let argument = |node: Node<FunctionArgument>| {
-            node.map(|FunctionArgument { ident, expr }| FunctionArgument {
-                ident,
-                expr: self.expr(expr),
+        let name = call.ident.inner().clone().into_inner();
+        let check = ARGUMENTS.iter().find(|(of, ..)| *of == name);
+        let argument = |(index, node): (usize, Node<FunctionArgument>)| {
+            node.map(|FunctionArgument { ident, expr }| {
+                let given = ident
+                    .as_ref()
+                    .map(|ident| ident.inner().clone().into_inner());
+                let is_checked = |(_, name, at, _): &&(&str, &str, usize, &str)| match &given {
+                    Some(given) => given == name,
+                    None => index == *at,
+                };
+                let expr = self.expr(expr);
+                let expr = match check.filter(is_checked) {
+                    Some((.., with)) if *with == REPETITIONS => repetitions(expr, 1),
+                    Some((.., with)) => self::call(with, vec![expr]),
+                    None => expr,
+                };
+                FunctionArgument { ident, expr }
             })
         };
         FunctionCall {
             ident: call.ident,
             abort_on_error: call.abort_on_error,
-            arguments: call.arguments.into_iter().map(argument).collect(),
+            arguments: call
+                .arguments
+                .into_iter()
+                .enumerate()
+                .map(argument)
+                .collect(),
             closure: call.closure.map(|node| {
                 node.map(|FunctionClosure { variables, block }| FunctionClosure {
                     variables,
@@ -422,5 +457,86 @@ impl FunctionExpression for Limited {
 
     fn type_def(&self, state: &TypeState) -> TypeDef {
         self.count.type_def(state)
+    }
+}
+
+/// The function `nested_keys(value)`: returns the value unchanged, and fails if its keys would have more than [`RESULT_MAX`] bytes after
+/// flattening.
+#[derive(Clone, Copy, Debug)]
+struct NestedKeys;
+
+impl Function for NestedKeys {
+    fn identifier(&self) -> &'static str {
+        NESTED_KEYS
+    }
+
+    fn usage(&self) -> &'static str {
+        ""
+    }
+
+    fn category(&self) -> &'static str {
+        "Object"
+    }
+
+    fn return_kind(&self) -> u16 {
+        kind::ANY
+    }
+
+    fn examples(&self) -> &'static [Example] {
+        &[]
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[VALUE]
+    }
+
+    fn compile(
+        &self,
+        _: &TypeState,
+        _: &mut FunctionCompileContext,
+        arguments: ArgumentList,
+    ) -> Compiled {
+        let value = arguments.required("value");
+        Ok(Flattened { value }.as_expr())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Flattened {
+    value: Box<dyn Expression>,
+}
+
+impl FunctionExpression for Flattened {
+    fn resolve(&self, context: &mut Context<'_>) -> Resolved {
+        let value = self.value.resolve(context)?;
+        match flat_keys(&value, 0, 0) > RESULT_MAX {
+            true => {
+                Err(format!("the flattened keys would have more than {RESULT_MAX} bytes").into())
+            }
+            false => Ok(value),
+        }
+    }
+
+    fn type_def(&self, state: &TypeState) -> TypeDef {
+        self.value.type_def(state)
+    }
+}
+
+/// Adds the bytes of the keys that `value` has after flattening to `sum`. `above` is the length of the key of `value`. May stop as soon as
+/// the sum exceeds [`RESULT_MAX`].
+fn flat_keys(value: &Value, above: usize, sum: usize) -> usize {
+    // The decimal digits of an index, without the separator.
+    const INDEX_BYTES: usize = 8;
+    if sum > RESULT_MAX {
+        return sum;
+    }
+    match value {
+        Value::Object(map) => map.iter().fold(sum, |sum, (key, value)| {
+            flat_keys(value, above + 1 + key.len(), sum)
+        }),
+        Value::Array(items) => items.iter().fold(sum, |sum, item| {
+            flat_keys(item, above + 1 + INDEX_BYTES, sum)
+        }),
+        _ => sum + above,
     }
 }
