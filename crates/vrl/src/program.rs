@@ -219,12 +219,15 @@ fn running(
     };
     match compile(ast) {
         Ok(compiled) => Ok(Some(compiled.program)),
-        Err(_) => Err(vec![Diagnostic::error(
-            text,
-            product,
-            "a factor may be a text, whose repetition could take all memory",
-            "convert each factor, such as `int!(.count)`, and assign it to a variable",
-        )]),
+        Err(list) => {
+            let errors = convert::from_compiler(text, list);
+            Err(vec![Diagnostic::error(
+                text,
+                errors.first().map_or(product, |error| error.span.clone()),
+                "a factor may be a text, whose repetition could take all memory",
+                "convert each factor, such as `int!(.count)`, and assign it to a variable",
+            )])
+        }
     }
 }
 
