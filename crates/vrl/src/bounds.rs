@@ -51,7 +51,7 @@ pub(crate) fn functions() -> [Box<dyn Function>; 3] {
     ]
 }
 
-/// Returns the program with bounded products and arguments, and the position of its first product.
+/// Returns the program with bounded products and arguments, and the position of the first one.
 pub(crate) fn bounded(program: Program) -> (Program, Option<Range<usize>>) {
     let mut rewrite = Rewrite { first: None };
     let root = |node: Node<RootExpr>| {
@@ -66,7 +66,7 @@ pub(crate) fn bounded(program: Program) -> (Program, Option<Range<usize>>) {
 
 /// Walks through a program and rewrites its products and arguments.
 struct Rewrite {
-    /// The position of the first product that was found.
+    /// The position of the first product or argument that was found.
     first: Option<Range<usize>>,
 }
 
@@ -194,7 +194,11 @@ impl Rewrite {
                     None => index == *at,
                 };
                 let expr = self.expr(expr);
-                let expr = match check.filter(is_checked) {
+                let check = check.filter(is_checked);
+                if check.is_some() {
+                    self.first.get_or_insert(expr.start()..expr.end());
+                }
+                let expr = match check {
                     Some((.., with)) if *with == REPETITIONS => repetitions(expr, 1),
                     Some((.., with)) => self::call(with, vec![expr]),
                     None => expr,

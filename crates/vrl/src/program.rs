@@ -206,7 +206,7 @@ fn running(
     let Ok(parsed) = parse(text) else {
         return Ok(None);
     };
-    let (ast, product) = bounds::bounded(parsed);
+    let (ast, bounded) = bounds::bounded(parsed);
     if !is_condition {
         let mut silent = ast.clone();
         silent.0.push(null(text));
@@ -214,7 +214,7 @@ fn running(
             return Ok(Some(compiled.program));
         }
     }
-    let Some(product) = product else {
+    let Some(bounded) = bounded else {
         return Ok(None);
     };
     match compile(ast) {
@@ -223,7 +223,7 @@ fn running(
             let errors = convert::from_compiler(text, list);
             Err(vec![Diagnostic::error(
                 text,
-                errors.first().map_or(product, |error| error.span.clone()),
+                errors.first().map_or(bounded, |error| error.span.clone()),
                 "a factor may be a text, whose repetition could take all memory",
                 "convert each factor, such as `int!(.count)`, and assign it to a variable",
             )])

@@ -4,7 +4,7 @@
 //! kept, but the nesting of their argument is checked first. The check evaluates the argument, and the original function evaluates
 //! it a second time. So the argument must be a path, a variable or a literal: evaluating it twice has no side effect.
 
-use std::{borrow::Cow, io::Read, ops::Range};
+use std::{borrow::Cow, collections::HashSet, io::Read, ops::Range};
 
 use bytes::Bytes;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
@@ -153,6 +153,101 @@ impl<'a> Replaced<'a> {
         self.out.push_str(rest);
         Ok(self.out.into())
     }
+}
+
+/// `flatten(value, separator, except)`. The original recurses once for each element that is empty, so that a record of 60 KB can overflow
+/// the stack. The length of the keys is checked before ([`crate::bounds`]).
+pub(super) fn flatten(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let [Some(value), separator, except] = arguments else {
+        return Err("an argument of `flatten` is missing".into());
+    };
+    let separator = match separator {
+        Some(separator) => separator.try_bytes_utf8_lossy()?,
+        None => ".".into(),
+    };
+    let except: HashSet<Cow<'_, str>> = match except {
+        Some(Value::Array(names)) => names.iter().map(item).collect::<Result<_, _>>()?,
+        _ => HashSet::new(),
+    };
+    match value {
+        Value::Array(items) => {
+            let mut flat = Vec::new();
+            flatten_array(items, DEPTH_MAX, &mut flat)?;
+            Ok(Value::Array(flat))
+        }
+        Value::Object(map) => {
+            let mut flat = ObjectMap::new();
+            let key = |above: Option<&str>, key: &str| match above {
+                None => key.to_owned(),
+                Some(above) => format!("{above}{separator}{key}"),
+            };
+            flatten_map(map, None, &key, &except, DEPTH_MAX, &mut flat)?;
+            Ok(Value::Object(flat))
+        }
+        _ => Err("the value must be an object or an array".into()),
+    }
+}
+
+fn flatten_array(
+    items: &[Value],
+    depth: usize,
+    out: &mut Vec<Value>,
+) -> Result<(), ExpressionError> {
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    for item in items {
+        match item {
+            Value::Array(inner) => flatten_array(inner, depth, out)?,
+            item => out.push(item.clone()),
+        }
+    }
+    Ok(())
+}
+
+fn flatten_map(
+    map: &ObjectMap,
+    above: Option<&str>,
+    key_of: &impl Fn(Option<&str>, &str) -> String,
+    except: &HashSet<Cow<'_, str>>,
+    depth: usize,
+    out: &mut ObjectMap,
+) -> Result<(), ExpressionError> {
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    for (key, value) in map {
+        let whole = key_of(above, key.as_str());
+        match value {
+            Value::Object(inner) if !except.contains(key.as_str()) => {
+                flatten_map(inner, Some(&whole), key_of, except, depth, out)?;
+            }
+            value => {
+                out.insert(KeyString::from(whole), value.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn too_deep() -> ExpressionError {
+    format!("the value nests deeper than {DEPTH_MAX} levels").into()
+}
+
+/// `zip(array_0, array_1)`. The original never ends if `array_0` is empty and `array_1` is not given.
+pub(super) fn zip(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let lists: Option<Vec<&[Value]>> = match arguments {
+        [Some(Value::Array(lists)), None] => lists.iter().map(Value::as_array).collect(),
+        [Some(one), Some(other)] => [one, other].into_iter().map(Value::as_array).collect(),
+        _ => None,
+    };
+    let lists = lists.ok_or_else(|| ExpressionError::from("`zip` needs arrays"))?;
+    let length = lists.iter().map(|list| list.len()).min().unwrap_or(0);
+    let row = |at: usize| {
+        lists
+            .iter()
+            .filter_map(|list| list.get(at).cloned())
+            .collect()
+    };
+    Ok(Value::Array(
+        (0..length).map(|at| Value::Array(row(at))).collect(),
+    ))
 }
 
 /// `join(value, separator)`, with a limit on the bytes of all separators.

@@ -111,6 +111,16 @@ const ALL: &[Replacement] = &[
         work: bounded::replace,
     },
     Replacement {
+        name: "zip",
+        arguments: &["array_0", "array_1"],
+        work: bounded::zip,
+    },
+    Replacement {
+        name: "flatten",
+        arguments: &["value", "separator", "except"],
+        work: bounded::flatten,
+    },
+    Replacement {
         name: "join",
         arguments: &["value", "separator"],
         work: bounded::join,

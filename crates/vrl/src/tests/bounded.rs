@@ -289,6 +289,52 @@ fn a_record_cannot_make_a_result_that_is_much_larger_than_the_record() {
         let why = result(program, &record).unwrap_err();
         assert!(why.contains("67108864 bytes"), "{program}: {why}");
     }
+    let text = "length(flatten(.)) > 1";
+    let (condition, _) = Condition::compile(text, &Options::default()).unwrap();
+    let mut predicate = Predicate::new(&condition);
+    predicate.begin(&one(&deep));
+    let why = predicate.matches(0).unwrap_err();
+    assert!(why.contains("67108864 bytes"), "{why}");
+}
+
+#[test]
+fn empty_elements_neither_overflow_the_stack_nor_repeat_forever() {
+    let arrays = vec!["[]"; 100_000].join(",");
+    let objects: Vec<String> = (0..100_000).map(|n| format!(r#""k{n}":{{}}"#)).collect();
+    let objects = objects.join(",");
+    for (program, record, expected) in [
+        (
+            ". = {\"x\": flatten!(.v)}",
+            format!(r#"{{"v":{{{objects}}}}}"#),
+            r#"{"x":{}}"#,
+        ),
+        (
+            ". = {\"x\": flatten!(.v)}",
+            format!(r#"{{"v":[{arrays}]}}"#),
+            r#"{"x":[]}"#,
+        ),
+        (
+            ". = {\"x\": zip!(.v)}",
+            r#"{"v":[]}"#.to_owned(),
+            r#"{"x":[]}"#,
+        ),
+        (
+            ". = {\"x\": zip!(.v)}",
+            r#"{"v":[[1,2],["a","b","c"]]}"#.to_owned(),
+            r#"{"x":[[1,"a"],[2,"b"]]}"#,
+        ),
+        (
+            ". = {\"x\": flatten!(.v, \"_\", [\"c\"])}",
+            r#"{"v":{"":{"b":1},"c":{"d":2}}}"#.to_owned(),
+            r#"{"x":{"_b":1,"c":{"d":2}}}"#,
+        ),
+    ] {
+        assert_eq!(
+            result(program, &record).as_deref(),
+            Ok(expected),
+            "{program}"
+        );
+    }
 }
 
 #[test]
