@@ -1,19 +1,20 @@
 //! Bounds the memory of operators and functions whose result can be much larger than the record.
 //!
 //! In VRL, `*` multiplies numbers and repeats texts. So with `.total = .price * .count`, one record with a text and a large number would
-//! take all memory and end the process. The program that runs is therefore rewritten: each factor must be a number, except for a
-//! literal text, whose repetitions are limited. Some arguments of functions ([`ARGUMENTS`]) are checked, too. The rewritten nodes keep
-//! their positions, which errors show.
+//! take all memory and end the process. The program that runs is therefore rewritten: each factor must be a number, except for a text
+//! literal beside `*`, whose repetitions are limited. Some arguments of functions ([`ARGUMENTS`]) are checked, too. The rewritten nodes
+//! keep their positions, which errors show.
 
-use std::ops::Range;
+use std::collections::BTreeSet;
 
 use vrl::{
     compiler::{
-        Context, Expression, Function, FunctionExpression, Resolved, TypeDef, TypeState,
+        Context, Expression, Function, Resolved, TypeDef, TypeInfo, TypeState,
+        codes::CompilerCode,
         function::{ArgumentList, Compiled, Example, FunctionCompileContext, Parameter},
         value::kind,
     },
-    diagnostic::Span,
+    diagnostic::{DiagnosticList, Span},
     parser::{
         ast::{
             Abort, Assignment, Block, Container, Expr, FunctionArgument, FunctionCall,
@@ -27,33 +28,56 @@ use vrl::{
 
 use crate::functions::RESULT_MAX;
 
-/// The names of the functions in rewritten programs.
-const FACTOR: &str = "factor";
-const REPETITIONS: &str = "repetitions";
-const NESTED_KEYS: &str = "nested_keys";
+/// The maximum length of a delimiter, which is repeated for each field.
+const DELIMITER_MAX: usize = 256;
 
-/// The arguments that are checked: function, name and index of the argument, and the function that checks it.
-const ARGUMENTS: [(&str, &str, usize, &str); 4] = [
-    // Each key of the result contains all keys above it.
-    ("flatten", "value", 0, NESTED_KEYS),
-    ("encode_key_value", "value", 0, NESTED_KEYS),
-    ("encode_logfmt", "value", 0, NESTED_KEYS),
-    // The number of digits.
-    ("format_number", "scale", 1, REPETITIONS),
+/// The arguments that are checked: function, name of the argument, check.
+const ARGUMENTS: [(&str, &str, Check); 5] = [
+    ("encode_key_value", "value", Check::Keys),
+    ("encode_key_value", "key_value_delimiter", Check::Delimiter),
+    ("encode_key_value", "field_delimiter", Check::Delimiter),
+    ("encode_logfmt", "value", Check::Keys),
+    ("format_number", "scale", Check::Scale),
 ];
 
 /// The functions that a rewritten program calls. Programs of users cannot call them.
-pub(crate) fn functions() -> [Box<dyn Function>; 3] {
-    [
-        Box::new(Factor),
-        Box::new(Repetitions),
-        Box::new(NestedKeys),
-    ]
+pub(crate) fn functions() -> impl Iterator<Item = Box<dyn Function>> {
+    let all = [
+        Check::Factor,
+        Check::Repetitions,
+        Check::Scale,
+        Check::Delimiter,
+        Check::Keys,
+    ];
+    all.into_iter()
+        .map(|one| Box::new(one) as Box<dyn Function>)
 }
 
-/// Returns the program with bounded products and arguments, and the position of the first one.
-pub(crate) fn bounded(program: Program) -> (Program, Option<Range<usize>>) {
-    let mut rewrite = Rewrite { first: None };
+/// The positions (start, end) of arguments.
+pub(crate) type Positions = BTreeSet<(usize, usize)>;
+
+/// Returns the positions of arguments that the compiler refuses because they may fail.
+pub(crate) fn failing(errors: &DiagnosticList) -> Positions {
+    let code = CompilerCode::FallibleArgument as usize;
+    let errors = errors.iter().filter(|error| error.code == code);
+    let labels = errors.flat_map(|error| &error.labels);
+    labels
+        .map(|label| (label.span.start(), label.span.end()))
+        .collect()
+}
+
+/// Returns the program with bounded products and arguments, and whether there are any. `failing` has the positions of factors that
+/// may fail, so that they cannot be arguments; the compiler finds them.
+pub(crate) fn bounded(
+    program: Program,
+    functions: &[Box<dyn Function>],
+    failing: &Positions,
+) -> (Program, bool) {
+    let mut rewrite = Rewrite {
+        functions,
+        failing,
+        is_bounded: false,
+    };
     let root = |node: Node<RootExpr>| {
         node.map(|root| match root {
             RootExpr::Expr(expr) => RootExpr::Expr(rewrite.expr(expr)),
@@ -61,16 +85,18 @@ pub(crate) fn bounded(program: Program) -> (Program, Option<Range<usize>>) {
         })
     };
     let roots = program.0.into_iter().map(root).collect();
-    (Program(roots), rewrite.first)
+    (Program(roots), rewrite.is_bounded)
 }
 
 /// Walks through a program and rewrites its products and arguments.
-struct Rewrite {
-    /// The position of the first product or argument that was found.
-    first: Option<Range<usize>>,
+struct Rewrite<'a> {
+    functions: &'a [Box<dyn Function>],
+    failing: &'a Positions,
+    /// Whether a product or argument was rewritten.
+    is_bounded: bool,
 }
 
-impl Rewrite {
+impl Rewrite<'_> {
     fn expr(&mut self, node: Node<Expr>) -> Node<Expr> {
         node.map(|expr| match expr {
             Expr::Op(op) => Expr::Op(self.op(op)),
@@ -106,25 +132,62 @@ impl Rewrite {
     }
 
     fn op(&mut self, node: Node<Op>) -> Node<Op> {
-        let range = node.start()..node.end();
         node.map(|Op(left, opcode, right)| {
-            let (left, right) = match opcode.inner() {
-                Opcode::Mul => {
-                    self.first.get_or_insert(range.clone());
-                    let kinds = (Kinds::of(&left), Kinds::of(&right));
-                    let (left, right) = (self.expr(*left), self.expr(*right));
-                    match kinds {
-                        // Only numbers can be multiplied by a float.
-                        (Kinds::Float, _) | (_, Kinds::Float) => (left, right),
-                        (Kinds::Text(bytes), _) => (left, repetitions(right, bytes)),
-                        (_, Kinds::Text(bytes)) => (repetitions(left, bytes), right),
-                        _ => (number(left), number(right)),
-                    }
-                }
-                _ => (self.expr(*left), self.expr(*right)),
+            let kinds = (Factor::of(&left), Factor::of(&right));
+            let (left, right) = (self.expr(*left), self.expr(*right));
+            let (left, right) = match (opcode.inner(), kinds) {
+                // Only numbers can be multiplied by a float.
+                (Opcode::Mul, (Factor::Float, _) | (_, Factor::Float)) => (left, right),
+                (Opcode::Mul, (Factor::Text(bytes), _)) => (left, self.repetitions(right, bytes)),
+                (Opcode::Mul, (_, Factor::Text(bytes))) => (self.repetitions(left, bytes), right),
+                (Opcode::Mul, _) => (self.number(left), self.number(right)),
+                _ => (left, right),
             };
             Op(Box::new(left), opcode, Box::new(right))
         })
+    }
+
+    /// Returns an expression that has the value of `node` if it is a number, and fails otherwise.
+    fn number(&mut self, node: Node<Expr>) -> Node<Expr> {
+        if self.is_number(&node) {
+            return node;
+        }
+        self.is_bounded = true;
+        match self.may_fail(&node) {
+            // Only numbers can be subtracted.
+            true => operation(Opcode::Sub, node, Literal::Integer(0)),
+            false => call(Check::Factor, vec![node]),
+        }
+    }
+
+    /// Returns an expression that has the value of `node`, and fails if a text of `bytes` bytes would be repeated too often.
+    fn repetitions(&mut self, node: Node<Expr>, bytes: usize) -> Node<Expr> {
+        self.is_bounded = true;
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let bytes = literal(node.span(), Literal::Integer(bytes));
+        let node = match self.may_fail(&node) {
+            // A text cannot be repeated null times.
+            true => operation(Opcode::Err, node, Literal::Null),
+            false => node,
+        };
+        call(Check::Repetitions, vec![node, bytes])
+    }
+
+    fn may_fail(&self, node: &Node<Expr>) -> bool {
+        self.failing.contains(&(node.start(), node.end()))
+    }
+
+    /// Whether the value can only be a number: an integer in the program, or the result of a function such as `int`.
+    fn is_number(&self, node: &Node<Expr>) -> bool {
+        match inner(node).inner() {
+            Expr::Literal(literal) => matches!(literal.inner(), Literal::Integer(_)),
+            Expr::FunctionCall(call) => {
+                let name = call.inner().ident.inner().clone().into_inner();
+                let function = self.functions.iter().find(|one| one.identifier() == name);
+                function.is_some_and(|one| one.return_kind() & !(kind::INTEGER | kind::FLOAT) == 0)
+            }
+            _ => false,
+        }
     }
 
     fn container(&mut self, container: Container) -> Container {
@@ -183,38 +246,42 @@ impl Rewrite {
 
     fn call(&mut self, call: FunctionCall) -> FunctionCall {
         let name = call.ident.inner().clone().into_inner();
-        let check = ARGUMENTS.iter().find(|(of, ..)| *of == name);
-        let argument = |(index, node): (usize, Node<FunctionArgument>)| {
+        let function = self.functions.iter().find(|one| one.identifier() == name);
+        let parameters = function.map_or(&[][..], |one| one.parameters());
+        // As in the compiler: a name moves the position only if it is the name at that position.
+        let mut position = 0;
+        let mut argument = |node: Node<FunctionArgument>| {
             node.map(|FunctionArgument { ident, expr }| {
+                let at_position = parameters.get(position).map(|one| one.keyword);
                 let given = ident
                     .as_ref()
                     .map(|ident| ident.inner().clone().into_inner());
-                let is_checked = |(_, name, at, _): &&(&str, &str, usize, &str)| match &given {
-                    Some(given) => given == name,
-                    None => index == *at,
-                };
-                let expr = self.expr(expr);
-                let check = check.filter(is_checked);
-                if check.is_some() {
-                    self.first.get_or_insert(expr.start()..expr.end());
+                if given.is_none() || given.as_deref() == at_position {
+                    position += 1;
                 }
+                let given = given.as_deref().or(at_position);
+                let expr = self.expr(expr);
+                let mut checks = ARGUMENTS.iter();
+                let check =
+                    checks.find(|(of, argument, _)| *of == name && Some(*argument) == given);
                 let expr = match check {
-                    Some((.., with)) if *with == REPETITIONS => repetitions(expr, 1),
-                    Some((.., with)) => self::call(with, vec![expr]),
+                    Some((.., check)) => {
+                        self.is_bounded = true;
+                        self::call(*check, vec![expr])
+                    }
                     None => expr,
                 };
                 FunctionArgument { ident, expr }
             })
         };
+        let mut arguments = Vec::with_capacity(call.arguments.len());
+        for node in call.arguments {
+            arguments.push(argument(node));
+        }
         FunctionCall {
             ident: call.ident,
             abort_on_error: call.abort_on_error,
-            arguments: call
-                .arguments
-                .into_iter()
-                .enumerate()
-                .map(argument)
-                .collect(),
+            arguments,
             closure: call.closure.map(|node| {
                 node.map(|FunctionClosure { variables, block }| FunctionClosure {
                     variables,
@@ -232,22 +299,31 @@ impl Rewrite {
     }
 }
 
+/// Returns the expression in the brackets of groups.
+fn inner(node: &Node<Expr>) -> &Node<Expr> {
+    match node.inner() {
+        Expr::Container(container) => match container.inner() {
+            Container::Group(group) => inner(&group.inner().0),
+            _ => node,
+        },
+        _ => node,
+    }
+}
+
 /// The kinds of factors.
-enum Kinds {
-    Integer,
+enum Factor {
     Float,
     /// A literal text of this length.
     Text(usize),
     Other,
 }
 
-impl Kinds {
+impl Factor {
     fn of(node: &Node<Expr>) -> Self {
-        let Expr::Literal(literal) = node.inner() else {
+        let Expr::Literal(literal) = inner(node).inner() else {
             return Self::Other;
         };
         match literal.inner() {
-            Literal::Integer(_) => Self::Integer,
             Literal::Float(_) => Self::Float,
             Literal::RawString(text) => Self::Text(text.len()),
             Literal::String(text) => {
@@ -263,65 +339,27 @@ impl Kinds {
     }
 }
 
-/// Returns an expression that has the value of `node` if it is a number, and fails otherwise.
-fn number(node: Node<Expr>) -> Node<Expr> {
-    let span = node.span();
-    match node.inner() {
-        Expr::Literal(literal) if matches!(literal.inner(), Literal::Integer(_)) => node,
-        Expr::Variable(_) | Expr::Query(_) | Expr::FunctionCall(_) if never_fails(&node) => {
-            call(FACTOR, vec![node])
-        }
-        // The argument of a function must not fail, but an operand may.
-        _ => Node::new(
-            span,
-            Expr::Op(Node::new(
-                span,
-                Op(
-                    Box::new(node),
-                    Node::new(span, Opcode::Sub),
-                    Box::new(integer(span, 0)),
-                ),
-            )),
-        ),
-    }
+fn literal(span: Span, literal: Literal) -> Node<Expr> {
+    Node::new(span, Expr::Literal(Node::new(span, literal)))
 }
 
-/// Whether an expression cannot fail. Some expressions that cannot fail are not recognized.
-fn never_fails(node: &Node<Expr>) -> bool {
-    match node.inner() {
-        Expr::Variable(_) => true,
-        Expr::FunctionCall(call) => call.inner().abort_on_error,
-        Expr::Query(query) => match query.inner().target.inner() {
-            QueryTarget::Internal(_) | QueryTarget::External(_) => true,
-            QueryTarget::FunctionCall(call) => call.abort_on_error,
-            QueryTarget::Container(_) => false,
-        },
-        _ => false,
-    }
-}
-
-/// Returns an expression that has the value of `node`, and fails if a text of `bytes` bytes would be repeated too often.
-fn repetitions(node: Node<Expr>, bytes: usize) -> Node<Expr> {
-    let bytes = integer(node.span(), i64::try_from(bytes).unwrap_or(i64::MAX));
-    call(REPETITIONS, vec![node, bytes])
-}
-
-fn integer(span: Span, value: i64) -> Node<Expr> {
-    Node::new(
-        span,
-        Expr::Literal(Node::new(span, Literal::Integer(value))),
-    )
+/// Returns an operation on `left` and a literal, with the position of `left`.
+fn operation(opcode: Opcode, left: Node<Expr>, right: Literal) -> Node<Expr> {
+    let span = left.span();
+    let right = Box::new(literal(span, right));
+    let operation = Op(Box::new(left), Node::new(span, opcode), right);
+    Node::new(span, Expr::Op(Node::new(span, operation)))
 }
 
 /// Returns a call with these arguments; it has the position of the first one.
-fn call(name: &str, arguments: Vec<Node<Expr>>) -> Node<Expr> {
+fn call(check: Check, arguments: Vec<Node<Expr>>) -> Node<Expr> {
     let span = arguments
         .first()
         .map_or_else(Span::default, |node| node.span());
     let argument =
         |expr: Node<Expr>| Node::new(expr.span(), FunctionArgument { ident: None, expr });
     let call = FunctionCall {
-        ident: Node::new(span, Ident::new(name)),
+        ident: Node::new(span, Ident::new(check.identifier())),
         abort_on_error: false,
         arguments: arguments.into_iter().map(argument).collect(),
         closure: None,
@@ -329,57 +367,55 @@ fn call(name: &str, arguments: Vec<Node<Expr>>) -> Node<Expr> {
     Node::new(span, Expr::FunctionCall(Node::new(span, call)))
 }
 
-/// The function `factor(value)`: returns a number unchanged, and fails for any other value.
+/// A function that returns its first argument unchanged, or fails. Its name is only shown in errors.
 #[derive(Clone, Copy, Debug)]
-struct Factor;
+enum Check {
+    /// Fails if the value is not a number.
+    Factor,
+    /// Fails if this number of texts, whose length is the second argument, would have more than [`RESULT_MAX`] bytes.
+    Repetitions,
+    /// Fails if the number of digits is not between 0 and [`RESULT_MAX`].
+    Scale,
+    /// Fails if the text has more than [`DELIMITER_MAX`] bytes.
+    Delimiter,
+    /// Fails if the keys of the value would have more than [`RESULT_MAX`] bytes after flattening. Each flattened key contains all keys
+    /// above it.
+    Keys,
+}
 
-/// The function `repetitions(count, bytes)`: returns `count` unchanged, and fails if this number of texts of `bytes` bytes would have
-/// more than [`RESULT_MAX`] bytes.
-#[derive(Clone, Copy, Debug)]
-struct Repetitions;
-
-const VALUE: Parameter = Parameter::required("value", kind::ANY, "");
-const BYTES: Parameter = Parameter::required("bytes", kind::INTEGER, "");
-
-impl Function for Factor {
-    fn identifier(&self) -> &'static str {
-        FACTOR
-    }
-
-    fn usage(&self) -> &'static str {
-        ""
-    }
-
-    fn category(&self) -> &'static str {
-        "Number"
-    }
-
-    fn return_kind(&self) -> u16 {
-        kind::INTEGER | kind::FLOAT
-    }
-
-    fn examples(&self) -> &'static [Example] {
-        &[]
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[VALUE]
-    }
-
-    fn compile(
-        &self,
-        _: &TypeState,
-        _: &mut FunctionCompileContext,
-        arguments: ArgumentList,
-    ) -> Compiled {
-        let value = arguments.required("value");
-        Ok(NumberOnly { value }.as_expr())
+impl Check {
+    /// Returns why the value is refused. `bytes` is the second argument.
+    fn refuses(self, value: &Value, bytes: i64) -> Option<String> {
+        let most = i64::try_from(RESULT_MAX).unwrap_or(i64::MAX);
+        match (self, value) {
+            (Self::Factor, Value::Integer(_) | Value::Float(_)) => None,
+            (Self::Factor, _) => {
+                Some("a factor must be a number, or a text literal beside `*`".to_owned())
+            }
+            (Self::Repetitions, Value::Integer(times)) => (times.saturating_mul(bytes) > most)
+                .then(|| format!("the result would have more than {RESULT_MAX} bytes")),
+            (Self::Scale, Value::Integer(digits)) => (!(0..=most).contains(digits))
+                .then(|| format!("the scale must be between 0 and {RESULT_MAX} bytes")),
+            (Self::Delimiter, value) => value
+                .as_bytes()
+                .is_some_and(|text| text.len() > DELIMITER_MAX)
+                .then(|| format!("a delimiter may have {DELIMITER_MAX} bytes")),
+            (Self::Keys, value) => (flat_keys(value, 0, 0) > RESULT_MAX)
+                .then(|| format!("the flattened keys would have more than {RESULT_MAX} bytes")),
+            (Self::Repetitions | Self::Scale, _) => None,
+        }
     }
 }
 
-impl Function for Repetitions {
+impl Function for Check {
     fn identifier(&self) -> &'static str {
-        REPETITIONS
+        match self {
+            Self::Factor => "*",
+            Self::Repetitions => "* with a text",
+            Self::Scale => "the argument `scale`",
+            Self::Delimiter => "a delimiter",
+            Self::Keys => "the argument `value`",
+        }
     }
 
     fn usage(&self) -> &'static str {
@@ -387,7 +423,7 @@ impl Function for Repetitions {
     }
 
     fn category(&self) -> &'static str {
-        "Number"
+        "Type"
     }
 
     fn return_kind(&self) -> u16 {
@@ -399,6 +435,8 @@ impl Function for Repetitions {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
+        const VALUE: Parameter = Parameter::required("value", kind::ANY, "");
+        const BYTES: Parameter = Parameter::optional("bytes", kind::INTEGER, "");
         &[VALUE, BYTES]
     }
 
@@ -408,121 +446,55 @@ impl Function for Repetitions {
         _: &mut FunctionCompileContext,
         arguments: ArgumentList,
     ) -> Compiled {
-        let bytes = arguments.required("bytes").resolve_constant(state);
-        let bytes = bytes
-            .and_then(|bytes| bytes.as_integer())
-            .unwrap_or(i64::MAX);
-        let count = arguments.required("value");
-        Ok(Limited { count, bytes }.as_expr())
-    }
-}
-
-const NO_NUMBER: &str = "a factor must be a number, or a text that is written in the program";
-
-#[derive(Clone, Debug)]
-struct NumberOnly {
-    value: Box<dyn Expression>,
-}
-
-impl FunctionExpression for NumberOnly {
-    fn resolve(&self, context: &mut Context<'_>) -> Resolved {
-        match self.value.resolve(context)? {
-            number @ (Value::Integer(_) | Value::Float(_)) => Ok(number),
-            _ => Err(NO_NUMBER.into()),
-        }
-    }
-
-    fn type_def(&self, state: &TypeState) -> TypeDef {
-        let numbers = Kind::integer().or_float();
-        let given = self.value.type_def(state);
-        match numbers.is_superset(given.kind()) {
-            Ok(()) => given,
-            Err(_) => TypeDef::from(numbers).fallible(),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Limited {
-    count: Box<dyn Expression>,
-    bytes: i64,
-}
-
-impl FunctionExpression for Limited {
-    fn resolve(&self, context: &mut Context<'_>) -> Resolved {
-        let count = self.count.resolve(context)?;
-        match count {
-            Value::Integer(times) if times.saturating_mul(self.bytes) > RESULT_MAX as i64 => {
-                Err(format!("the repeated text would have more than {RESULT_MAX} bytes").into())
-            }
-            count => Ok(count),
-        }
-    }
-
-    fn type_def(&self, state: &TypeState) -> TypeDef {
-        self.count.type_def(state)
-    }
-}
-
-/// The function `nested_keys(value)`: returns the value unchanged, and fails if its keys would have more than [`RESULT_MAX`] bytes after
-/// flattening.
-#[derive(Clone, Copy, Debug)]
-struct NestedKeys;
-
-impl Function for NestedKeys {
-    fn identifier(&self) -> &'static str {
-        NESTED_KEYS
-    }
-
-    fn usage(&self) -> &'static str {
-        ""
-    }
-
-    fn category(&self) -> &'static str {
-        "Object"
-    }
-
-    fn return_kind(&self) -> u16 {
-        kind::ANY
-    }
-
-    fn examples(&self) -> &'static [Example] {
-        &[]
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[VALUE]
-    }
-
-    fn compile(
-        &self,
-        _: &TypeState,
-        _: &mut FunctionCompileContext,
-        arguments: ArgumentList,
-    ) -> Compiled {
         let value = arguments.required("value");
-        Ok(Flattened { value }.as_expr())
+        let bytes = arguments.optional("bytes");
+        let bytes = bytes.and_then(|bytes| bytes.resolve_constant(state));
+        let given = value.type_def(state);
+        let numbers = Kind::integer().or_float();
+        let result = match self {
+            Self::Factor if numbers.is_superset(given.kind()).is_err() => {
+                TypeDef::from(numbers).fallible()
+            }
+            _ => given,
+        };
+        Ok(Box::new(Checked {
+            check: *self,
+            value,
+            bytes: bytes.and_then(|bytes| bytes.as_integer()).unwrap_or(0),
+            result,
+        }))
     }
 }
 
+/// A call of a [`Check`].
 #[derive(Clone, Debug)]
-struct Flattened {
+struct Checked {
+    check: Check,
     value: Box<dyn Expression>,
+    bytes: i64,
+    /// The type, which is kept because the compiler asks for it again at each level above.
+    result: TypeDef,
 }
 
-impl FunctionExpression for Flattened {
+impl Expression for Checked {
     fn resolve(&self, context: &mut Context<'_>) -> Resolved {
         let value = self.value.resolve(context)?;
-        match flat_keys(&value, 0, 0) > RESULT_MAX {
-            true => {
-                Err(format!("the flattened keys would have more than {RESULT_MAX} bytes").into())
-            }
-            false => Ok(value),
+        match self.check.refuses(&value, self.bytes) {
+            Some(why) => Err(why.into()),
+            None => Ok(value),
         }
     }
 
-    fn type_def(&self, state: &TypeState) -> TypeDef {
-        self.value.type_def(state)
+    fn resolve_constant(&self, state: &TypeState) -> Option<Value> {
+        let value = self.value.resolve_constant(state)?;
+        self.check
+            .refuses(&value, self.bytes)
+            .is_none()
+            .then_some(value)
+    }
+
+    fn type_info(&self, state: &TypeState) -> TypeInfo {
+        TypeInfo::new(state.clone(), self.result.clone())
     }
 }
 

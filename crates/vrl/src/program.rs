@@ -1,7 +1,7 @@
 //! Compiles programs and conditions, with checks that the language leaves to the application.
 //!
-//! A program is compiled twice: once as it is written, to find errors and warnings; and once to run it, with bounded products
-//! and arguments ([`bounds`]) and with `null` appended. Without the `null`, the last assignment would copy the assigned value, because that value
+//! A program is compiled as it is written, to find errors and warnings; and again to run it, with bounded products and arguments
+//! ([`bounds`]) and with `null` appended. Without the `null`, the last assignment would copy the assigned value, because that value
 //! would be the result of the program. No code uses the result.
 
 use std::{
@@ -11,8 +11,8 @@ use std::{
 
 use vrl::{
     compiler::{
-        CompilationResult, CompileConfig, Compiler, Program as Compiled, TimeZone, TypeState,
-        compile_with_state,
+        CompilationResult, CompileConfig, Compiler, Function, Program as Compiled, TimeZone,
+        TypeState, compile_with_state,
         state::{ExternalEnv, LocalEnv},
     },
     diagnostic::{DiagnosticList, Span},
@@ -22,7 +22,9 @@ use vrl::{
 };
 
 use crate::{
-    Diagnostic, Options, bounds, convert,
+    Diagnostic, Options,
+    bounds::{self, Positions},
+    convert,
     functions::{self, Calls},
     metadata,
     plan::{self, Plan},
@@ -187,7 +189,7 @@ impl Compilation {
         }
         functions.extend(bounds::functions());
         let compile = |ast| Compiler::compile(&functions, ast, &state, config());
-        let running = running(text, is_condition, compile)?;
+        let running = running(text, is_condition, &functions, compile)?;
         Ok(Self {
             running: running.unwrap_or_else(|| result.program.clone()),
             result,
@@ -201,34 +203,52 @@ impl Compilation {
 fn running(
     text: &str,
     is_condition: bool,
+    functions: &[Box<dyn Function>],
     compile: impl Fn(ast::Program) -> Result<CompilationResult, DiagnosticList>,
 ) -> Result<Option<Compiled>, Vec<Diagnostic>> {
-    let Ok(parsed) = parse(text) else {
-        return Ok(None);
-    };
-    let (ast, bounded) = bounds::bounded(parsed);
-    if !is_condition {
+    let parsed = parse(text).map_err(|error| {
+        convert::from_compiler(text, DiagnosticList::from(vec![Box::new(error) as Box<_>]))
+    })?;
+    let mut failing = Positions::new();
+    loop {
+        let (ast, is_bounded) = bounds::bounded(parsed.clone(), functions, &failing);
+        if is_condition && !is_bounded {
+            return Ok(None);
+        }
         let mut silent = ast.clone();
-        silent.0.push(null(text));
-        if let Ok(compiled) = compile(silent) {
-            return Ok(Some(compiled.program));
+        if !is_condition {
+            silent.0.push(null(text));
         }
-    }
-    let Some(bounded) = bounded else {
-        return Ok(None);
-    };
-    match compile(ast) {
-        Ok(compiled) => Ok(Some(compiled.program)),
-        Err(list) => {
-            let errors = convert::from_compiler(text, list);
-            Err(vec![Diagnostic::error(
-                text,
-                errors.first().map_or(bounded, |error| error.span.clone()),
-                "a factor may be a text, whose repetition could take all memory",
-                "convert each factor, such as `int!(.count)`, and assign it to a variable",
-            )])
+        let errors = match compile(silent) {
+            Ok(compiled) => return Ok(Some(compiled.program)),
+            Err(errors) => errors,
+        };
+        let found = bounds::failing(&errors);
+        if !found.is_subset(&failing) {
+            failing.extend(found);
+            continue;
         }
+        // A program whose last expression never returns cannot have `null` after it.
+        if !is_bounded {
+            return Ok(None);
+        }
+        return match compile(ast) {
+            Ok(compiled) => Ok(Some(compiled.program)),
+            Err(errors) => Err(refused(text, errors)),
+        };
     }
+}
+
+/// Explains why a bounded program does not compile, although the program as it is written does.
+fn refused(text: &str, errors: DiagnosticList) -> Vec<Diagnostic> {
+    let errors = convert::from_compiler(text, errors);
+    let span = errors.first().map_or(0..0, |error| error.span.clone());
+    vec![Diagnostic::error(
+        text,
+        span,
+        "a factor may be a text, whose repetition could take all memory",
+        "only a text literal beside `*` can be repeated; convert other factors, such as `int!(.count)`",
+    )]
 }
 
 /// Returns the expression `null` after the end of the text.

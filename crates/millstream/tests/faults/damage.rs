@@ -429,7 +429,10 @@ impl Pipeline {
                     fs::write(other, &bytes).unwrap();
                 }
             }
-            6 => fs::write(path.with_file_name("0000000999.seg"), &bytes).unwrap(),
+            6 => {
+                // An earlier damage may have left a directory there.
+                let _ = fs::write(path.with_file_name("0000000999.seg"), &bytes);
+            }
             7 => bytes = self.stale.get(path).unwrap_or(&bytes).clone(),
             _ => {
                 fs::remove_file(path).unwrap();

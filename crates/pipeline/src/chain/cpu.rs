@@ -6,8 +6,8 @@ use millstream_sys::thread_time;
 
 use crate::meters::Meter;
 
-/// The task measures at least every batch of this number. The number is prime, so that a regular order of small and large batches has
-/// no effect on the sample.
+/// The task measures at least every batch of this number. The number is prime, so that a regular order of small and large batches
+/// rarely has an effect on the sample: only if it repeats after a multiple of this number.
 const EVERY_MAX: u64 = 31;
 
 /// Estimates the CPU time of a task from a sample of its batches, because measuring every batch would double the time for small ones.
@@ -46,7 +46,7 @@ impl CpuTime {
 
     fn count(&mut self, used: Duration) {
         let nanos = u64::try_from(used.as_nanos()).unwrap_or(0);
-        self.rest += nanos.saturating_mul(self.since);
+        self.rest = self.rest.saturating_add(nanos.saturating_mul(self.since));
         self.meter.add(self.rest / 1000);
         self.rest %= 1000;
         self.since = 0;

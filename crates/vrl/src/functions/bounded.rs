@@ -22,7 +22,7 @@ use vrl::{
 
 use crate::DEPTH_MAX;
 
-/// The limit in bytes for a decompressed value, a text with replacements, and other results that can be much larger than the record: the size of the largest record.
+/// The limit in bytes of results that can be much larger than the record: as large as the largest record.
 pub(crate) const RESULT_MAX: usize = 64 << 20;
 /// The largest index of an array that `set` may create.
 const INDEX_MAX: i64 = 65_535;
@@ -155,8 +155,8 @@ impl<'a> Replaced<'a> {
     }
 }
 
-/// `flatten(value, separator, except)`. The original recurses once for each element that is empty, so that a record of 60 KB can overflow
-/// the stack. The length of the keys is checked before ([`crate::bounds`]).
+/// `flatten(value, separator, except)`, with a limit on the bytes of the keys, each of which contains all keys above it. The original
+/// recurses once for each empty element, so a record of 60 KB could overflow the stack.
 pub(super) fn flatten(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
     let [Some(value), separator, except] = arguments else {
         return Err("an argument of `flatten` is missing".into());
@@ -169,22 +169,24 @@ pub(super) fn flatten(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resol
         Some(Value::Array(names)) => names.iter().map(item).collect::<Result<_, _>>()?,
         _ => HashSet::new(),
     };
+    // A record has one level more than the values in it.
+    let depth = DEPTH_MAX + 1;
     match value {
-        Value::Array(items) => {
+        Value::Object(map) => {
+            let mut flat = Flat {
+                separator,
+                except,
+                bytes: 0,
+                out: ObjectMap::new(),
+            };
+            flat.add(map, None, depth)?;
+            Ok(Value::Object(flat.out))
+        }
+        other => {
             let mut flat = Vec::new();
-            flatten_array(items, DEPTH_MAX, &mut flat)?;
+            flatten_array(&other.clone().try_array()?, depth, &mut flat)?;
             Ok(Value::Array(flat))
         }
-        Value::Object(map) => {
-            let mut flat = ObjectMap::new();
-            let key = |above: Option<&str>, key: &str| match above {
-                None => key.to_owned(),
-                Some(above) => format!("{above}{separator}{key}"),
-            };
-            flatten_map(map, None, &key, &except, DEPTH_MAX, &mut flat)?;
-            Ok(Value::Object(flat))
-        }
-        _ => Err("the value must be an object or an array".into()),
     }
 }
 
@@ -203,27 +205,45 @@ fn flatten_array(
     Ok(())
 }
 
-fn flatten_map(
-    map: &ObjectMap,
-    above: Option<&str>,
-    key_of: &impl Fn(Option<&str>, &str) -> String,
-    except: &HashSet<Cow<'_, str>>,
-    depth: usize,
-    out: &mut ObjectMap,
-) -> Result<(), ExpressionError> {
-    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
-    for (key, value) in map {
-        let whole = key_of(above, key.as_str());
-        match value {
-            Value::Object(inner) if !except.contains(key.as_str()) => {
-                flatten_map(inner, Some(&whole), key_of, except, depth, out)?;
+/// An object that is being flattened.
+struct Flat<'a> {
+    separator: Cow<'a, str>,
+    /// The names of objects that stay.
+    except: HashSet<Cow<'a, str>>,
+    /// The bytes of all keys so far, including those of empty objects.
+    bytes: usize,
+    out: ObjectMap,
+}
+
+impl Flat<'_> {
+    /// Adds the fields of `map`, whose own key is `above`. It may nest `depth` levels deep.
+    fn add(
+        &mut self,
+        map: &ObjectMap,
+        above: Option<&str>,
+        depth: usize,
+    ) -> Result<(), ExpressionError> {
+        let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+        for (key, value) in map {
+            let whole = match above {
+                None => key.as_str().to_owned(),
+                Some(above) => format!("{above}{}{key}", self.separator),
+            };
+            self.bytes += whole.len();
+            if self.bytes > RESULT_MAX && above.is_some() {
+                return Err(too_large());
             }
-            value => {
-                out.insert(KeyString::from(whole), value.clone());
+            match value {
+                Value::Object(inner) if !self.except.contains(key.as_str()) => {
+                    self.add(inner, Some(&whole), depth)?;
+                }
+                value => {
+                    self.out.insert(KeyString::from(whole), value.clone());
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn too_deep() -> ExpressionError {
@@ -237,7 +257,7 @@ pub(super) fn zip(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved 
         [Some(one), Some(other)] => [one, other].into_iter().map(Value::as_array).collect(),
         _ => None,
     };
-    let lists = lists.ok_or_else(|| ExpressionError::from("`zip` needs arrays"))?;
+    let lists = lists.ok_or_else(|| ExpressionError::from("the arguments must be arrays"))?;
     let length = lists.iter().map(|list| list.len()).min().unwrap_or(0);
     let row = |at: usize| {
         lists
@@ -250,17 +270,23 @@ pub(super) fn zip(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved 
     ))
 }
 
-/// `join(value, separator)`, with a limit on the bytes of all separators.
+/// `join(value, separator)`, with a limit on the result.
 pub(super) fn join(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
-    let [Some(Value::Array(items)), separator] = arguments else {
-        return Err("the value must be an array".into());
+    let [Some(value), separator] = arguments else {
+        return Err("an argument of `join` is missing".into());
     };
+    let items = match value {
+        Value::Array(items) => items,
+        other => return Ok(Value::Array(other.clone().try_array()?)),
+    };
+    let texts: Vec<Cow<'_, str>> = items.iter().map(item).collect::<Result<_, _>>()?;
     let separator = match separator {
         Some(separator) => separator.try_bytes_utf8_lossy()?,
         None => "".into(),
     };
-    let texts: Vec<Cow<'_, str>> = items.iter().map(item).collect::<Result<_, _>>()?;
-    match separator.len().saturating_mul(texts.len()) > RESULT_MAX {
+    // Texts that a closure repeats share their bytes until they are joined.
+    let bytes: usize = texts.iter().map(|text| text.len()).sum();
+    match separator.len().saturating_mul(texts.len()) + bytes > RESULT_MAX {
         true => Err(too_large()),
         false => Ok(texts.join(&*separator).into()),
     }
@@ -304,8 +330,11 @@ impl Expression for Unnest {
         let path = self.query.path();
         let items = rest.remove(path, true).unwrap_or(Value::Null);
         let items = items.try_array()?;
-        if weight(&rest).saturating_mul(items.len()) > RESULT_MAX {
-            return Err(too_large());
+        if (RECORD_BYTES + weight(&rest)).saturating_mul(items.len()) > RESULT_MAX {
+            return Err(format!(
+                "the copies of the other fields would have more than {RESULT_MAX} bytes"
+            )
+            .into());
         }
         let with = |item| {
             let mut record = rest.clone();
@@ -320,7 +349,11 @@ impl Expression for Unnest {
     }
 }
 
-/// About the bytes that a value takes, in memory and in a record.
+/// The size of a record without fields, for [`Unnest`].
+const RECORD_BYTES: usize = 64;
+
+/// The size of a value, for [`Unnest`]: 16 bytes for each field or element, its key, and its text. In memory, a small map takes about 760
+/// bytes.
 fn weight(value: &Value) -> usize {
     const NODE: usize = 16;
     match value {

@@ -178,6 +178,15 @@ fn a_product_of_numbers_is_the_same_as_in_vrl() {
         (".x = {\"y\": 7}.y * 2", "14"),
         (".x = .missing * .b ?? -1", "-1"),
         (".x = .a * true ?? -1", "-1"),
+        // Constants stay constants, so these divisions cannot fail.
+        ("minute = 60; hour = minute * 60; .x = 7200 / hour", "2.0"),
+        ("x = 2; .x = int!(.b) / (x * 3)", "0.5"),
+        ("x = 3; x = x * 2; .x = 12 / x", "2.0"),
+        (".x = float!(.f) * (to_float(.t) ?? 1)", "10.5"),
+        (".x = float!(.f) * abs(to_int!(.t))", "10.5"),
+        (".x = float!(.f) * { if .a == 2 { 2 } else { 1.5 } }", "3.0"),
+        (".x = int!(to_int!(int!(to_int!(.a) * 2) * 2) * 2)", "16"),
+        (".x = (.a * (.b * (.b + 1))) * (2) ?? 0", "48"),
         // The product of two integers wraps.
         (".x = 9223372036854775807 * int!(.b)", "9223372036854775805"),
     ] {
@@ -196,6 +205,11 @@ fn only_a_text_in_the_program_is_repeated_and_its_result_is_bounded() {
         (".x = \"*\" * length!(.t)", "***"),
         (".x = \"a\" * 2", "aa"),
         (".x = \"a\" * (0 - 2)", ""),
+        (".x = (\"-\") * 3", "---"),
+        (".x = \"-\" * to_int(.n) ?? \"\"", "---"),
+        (".x = \"-\" * (.n + 1) ?? \"\"", "----"),
+        ("n = .n; .x = \"-\" * (n * 2) ?? \"\"", "------"),
+        (".x = \"-\" * to_int(.t) ?? \"none\"", "none"),
     ] {
         let found = result(program, record).unwrap();
         assert!(found.ends_with(&format!(r#""x":"{x}"}}"#)), "{found}");
@@ -285,10 +299,31 @@ fn a_record_cannot_make_a_result_that_is_much_larger_than_the_record() {
             ".x = format_number!(1.5, scale: int!(.n))",
             r#"{"n":1000000000000}"#.to_owned(),
         ),
+        (".x = format_number!(1.5, .n)", r#"{"n":-1}"#.to_owned()),
+        (
+            ".x = format_number!(decimal_separator: \",\", 1.5, .n)",
+            r#"{"n":1000000000000}"#.to_owned(),
+        ),
+        (". = flatten(separator: \"_\", .)", deep.clone()),
+        (".x = encode_logfmt(fields_ordering: [], .)", deep.clone()),
+        (
+            ". = flatten(., string!(.s))",
+            format!(r#"{{"s":"{long}","a":{{"x":1{leaves}}}}}"#),
+        ),
+        (
+            ".x = join!(map_values(array!(.items)) -> |_v| { string!(.s) })",
+            format!(r#"{{"s":"{long}","items":[{}]}}"#, list("1", 20_000)),
+        ),
     ] {
         let why = result(program, &record).unwrap_err();
         assert!(why.contains("67108864 bytes"), "{program}: {why}");
     }
+    let record = format!(r#"{{"s":"{long}","a":1}}"#);
+    let why = result(
+        ".x = encode_key_value(., field_delimiter: string!(.s))",
+        &record,
+    );
+    assert!(why.clone().unwrap_err().contains("256 bytes"), "{why:?}");
     let text = "length(flatten(.)) > 1";
     let (condition, _) = Condition::compile(text, &Options::default()).unwrap();
     let mut predicate = Predicate::new(&condition);
@@ -354,6 +389,10 @@ fn functions_with_a_bounded_result_work_as_in_vrl() {
         (". = {\"x\": join!(.items)}", r#"{"x":"xy"}"#),
         (". = {\"x\": format_number(3.5, 3)}", r#"{"x":"3.500"}"#),
         (
+            ". = {\"x\": format_number(scale: 2, 100000000)}",
+            r#"{"x":"100000000.00"}"#,
+        ),
+        (
             "e = .e; . = unnest!(e.items)",
             "{\"items\":3}\n{\"items\":4}",
         ),
@@ -374,6 +413,7 @@ fn functions_with_a_bounded_result_work_as_in_vrl() {
     }
     for (program, why) in [
         (".x = join!(.a.d)", "all array items must be strings"),
+        (".x = join!(.missing)", "expected array, got null"),
         (". = unnest!(.missing)", "expected array, got null"),
     ] {
         let found = result(program, record).unwrap_err();
