@@ -177,10 +177,21 @@ impl Rewrite<'_> {
         self.failing.contains(&(node.start(), node.end()))
     }
 
-    /// Whether the value can only be a number: an integer in the program, or the result of a function such as `int`.
+    /// Whether the value can only be a number: an integer in the program, the result of a function such as `int`, or an operation on
+    /// such numbers.
     fn is_number(&self, node: &Node<Expr>) -> bool {
         match inner(node).inner() {
-            Expr::Literal(literal) => matches!(literal.inner(), Literal::Integer(_)),
+            Expr::Literal(literal) => {
+                matches!(literal.inner(), Literal::Integer(_) | Literal::Float(_))
+            }
+            Expr::Op(op) => {
+                let Op(left, opcode, right) = op.inner();
+                let is_arithmetic = matches!(
+                    opcode.inner(),
+                    Opcode::Mul | Opcode::Div | Opcode::Add | Opcode::Sub
+                );
+                is_arithmetic && self.is_number(left) && self.is_number(right)
+            }
             Expr::FunctionCall(call) => {
                 let name = call.inner().ident.inner().clone().into_inner();
                 let function = self.functions.iter().find(|one| one.identifier() == name);
