@@ -1,4 +1,4 @@
-//! Bounds the memory of operators and functions whose result can be much larger than the record.
+//! Bounds operators and functions that could take memory, stack or time out of proportion to the record.
 //!
 //! In VRL, `*` multiplies numbers and repeats texts. So with `.total = .price * .count`, one record with a text and a large number would
 //! take all memory and end the process. The program that runs is therefore rewritten: each factor must be a number, except for a text
@@ -8,12 +8,7 @@
 use std::collections::BTreeSet;
 
 use vrl::{
-    compiler::{
-        Context, Expression, Function, Resolved, TypeDef, TypeInfo, TypeState,
-        codes::CompilerCode,
-        function::{ArgumentList, Compiled, Example, FunctionCompileContext, Parameter},
-        value::kind,
-    },
+    compiler::{Function, codes::CompilerCode, value::kind},
     diagnostic::{DiagnosticList, Span},
     parser::{
         ast::{
@@ -23,35 +18,26 @@ use vrl::{
         },
         template_string::StringSegment,
     },
-    value::{Kind, Value},
 };
 
-use crate::functions::RESULT_MAX;
-
-/// The maximum length of a delimiter, which is repeated for each field.
-const DELIMITER_MAX: usize = 256;
+use crate::checks::Check;
 
 /// The arguments that are checked: function, name of the argument, check.
-const ARGUMENTS: [(&str, &str, Check); 5] = [
+const ARGUMENTS: [(&str, &str, Check); 13] = [
     ("encode_key_value", "value", Check::Keys),
     ("encode_key_value", "key_value_delimiter", Check::Delimiter),
     ("encode_key_value", "field_delimiter", Check::Delimiter),
     ("encode_logfmt", "value", Check::Keys),
     ("format_number", "scale", Check::Scale),
+    ("parse_cef", "value", Check::Cef),
+    ("parse_duration", "value", Check::Duration),
+    ("parse_influxdb", "value", Check::InfluxDb),
+    ("parse_key_value", "value", Check::KeyValue),
+    ("parse_logfmt", "value", Check::KeyValue),
+    ("parse_ruby_hash", "value", Check::RubyHash),
+    ("parse_xml", "value", Check::Xml),
+    ("parse_yaml", "value", Check::Yaml),
 ];
-
-/// The functions that a rewritten program calls. Programs of users cannot call them.
-pub(crate) fn functions() -> impl Iterator<Item = Box<dyn Function>> {
-    let all = [
-        Check::Factor,
-        Check::Repetitions,
-        Check::Scale,
-        Check::Delimiter,
-        Check::Keys,
-    ];
-    all.into_iter()
-        .map(|one| Box::new(one) as Box<dyn Function>)
-}
 
 /// The positions (start, end) of arguments.
 pub(crate) type Positions = BTreeSet<(usize, usize)>;
@@ -376,154 +362,4 @@ fn call(check: Check, arguments: Vec<Node<Expr>>) -> Node<Expr> {
         closure: None,
     };
     Node::new(span, Expr::FunctionCall(Node::new(span, call)))
-}
-
-/// A function that returns its first argument unchanged, or fails. Its name is only shown in errors.
-#[derive(Clone, Copy, Debug)]
-enum Check {
-    /// Fails if the value is not a number.
-    Factor,
-    /// Fails if this number of texts, whose length is the second argument, would have more than [`RESULT_MAX`] bytes.
-    Repetitions,
-    /// Fails if the number of digits is not between 0 and [`RESULT_MAX`].
-    Scale,
-    /// Fails if the text has more than [`DELIMITER_MAX`] bytes.
-    Delimiter,
-    /// Fails if the keys of the value would have more than [`RESULT_MAX`] bytes after flattening. Each flattened key contains all keys
-    /// above it.
-    Keys,
-}
-
-impl Check {
-    /// Returns why the value is refused. `bytes` is the second argument.
-    fn refuses(self, value: &Value, bytes: i64) -> Option<String> {
-        let most = i64::try_from(RESULT_MAX).unwrap_or(i64::MAX);
-        match (self, value) {
-            (Self::Factor, Value::Integer(_) | Value::Float(_)) => None,
-            (Self::Factor, _) => {
-                Some("a factor must be a number, or a text literal beside `*`".to_owned())
-            }
-            (Self::Repetitions, Value::Integer(times)) => (times.saturating_mul(bytes) > most)
-                .then(|| format!("the result would have more than {RESULT_MAX} bytes")),
-            (Self::Scale, Value::Integer(digits)) => (!(0..=most).contains(digits))
-                .then(|| format!("the scale must be between 0 and {RESULT_MAX} bytes")),
-            (Self::Delimiter, value) => value
-                .as_bytes()
-                .is_some_and(|text| text.len() > DELIMITER_MAX)
-                .then(|| format!("a delimiter may have {DELIMITER_MAX} bytes")),
-            (Self::Keys, value) => (flat_keys(value, 0, 0) > RESULT_MAX)
-                .then(|| format!("the flattened keys would have more than {RESULT_MAX} bytes")),
-            (Self::Repetitions | Self::Scale, _) => None,
-        }
-    }
-}
-
-impl Function for Check {
-    fn identifier(&self) -> &'static str {
-        match self {
-            Self::Factor => "*",
-            Self::Repetitions => "* with a text",
-            Self::Scale => "the argument `scale`",
-            Self::Delimiter => "a delimiter",
-            Self::Keys => "the argument `value`",
-        }
-    }
-
-    fn usage(&self) -> &'static str {
-        ""
-    }
-
-    fn category(&self) -> &'static str {
-        "Type"
-    }
-
-    fn return_kind(&self) -> u16 {
-        kind::ANY
-    }
-
-    fn examples(&self) -> &'static [Example] {
-        &[]
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        const VALUE: Parameter = Parameter::required("value", kind::ANY, "");
-        const BYTES: Parameter = Parameter::optional("bytes", kind::INTEGER, "");
-        &[VALUE, BYTES]
-    }
-
-    fn compile(
-        &self,
-        state: &TypeState,
-        _: &mut FunctionCompileContext,
-        arguments: ArgumentList,
-    ) -> Compiled {
-        let value = arguments.required("value");
-        let bytes = arguments.optional("bytes");
-        let bytes = bytes.and_then(|bytes| bytes.resolve_constant(state));
-        let given = value.type_def(state);
-        let numbers = Kind::integer().or_float();
-        let result = match self {
-            Self::Factor if numbers.is_superset(given.kind()).is_err() => {
-                TypeDef::from(numbers).fallible()
-            }
-            _ => given,
-        };
-        Ok(Box::new(Checked {
-            check: *self,
-            value,
-            bytes: bytes.and_then(|bytes| bytes.as_integer()).unwrap_or(0),
-            result,
-        }))
-    }
-}
-
-/// A call of a [`Check`].
-#[derive(Clone, Debug)]
-struct Checked {
-    check: Check,
-    value: Box<dyn Expression>,
-    bytes: i64,
-    /// The type, which is kept because the compiler asks for it again at each level above.
-    result: TypeDef,
-}
-
-impl Expression for Checked {
-    fn resolve(&self, context: &mut Context<'_>) -> Resolved {
-        let value = self.value.resolve(context)?;
-        match self.check.refuses(&value, self.bytes) {
-            Some(why) => Err(why.into()),
-            None => Ok(value),
-        }
-    }
-
-    fn resolve_constant(&self, state: &TypeState) -> Option<Value> {
-        let value = self.value.resolve_constant(state)?;
-        self.check
-            .refuses(&value, self.bytes)
-            .is_none()
-            .then_some(value)
-    }
-
-    fn type_info(&self, state: &TypeState) -> TypeInfo {
-        TypeInfo::new(state.clone(), self.result.clone())
-    }
-}
-
-/// Adds the bytes of the keys that `value` has after flattening to `sum`. `above` is the length of the key of `value`. May stop as soon as
-/// the sum exceeds [`RESULT_MAX`].
-fn flat_keys(value: &Value, above: usize, sum: usize) -> usize {
-    // The decimal digits of an index, without the separator.
-    const INDEX_BYTES: usize = 8;
-    if sum > RESULT_MAX {
-        return sum;
-    }
-    match value {
-        Value::Object(map) => map.iter().fold(sum, |sum, (key, value)| {
-            flat_keys(value, above + 1 + key.len(), sum)
-        }),
-        Value::Array(items) => items.iter().fold(sum, |sum, item| {
-            flat_keys(item, above + 1 + INDEX_BYTES, sum)
-        }),
-        _ => sum + above,
-    }
 }

@@ -8,7 +8,8 @@
 //! | File | Content |
 //! |---|---|
 //! | `program.rs` | compiling: programs and conditions, checks beyond those of the language |
-//! | `bounds.rs` | rewriting programs, so that no record can take all memory |
+//! | `bounds.rs` | rewriting programs, so that values are checked before they could take all memory |
+//! | `checks.rs`, `texts.rs` | the checks of values; those of texts before they are parsed |
 //! | `plan.rs` | the top-level fields and values of the batch that a program touches |
 //! | `remap.rs`, `predicate.rs` | running programs and conditions on a record |
 //! | `target.rs` | the record as the language sees it |
@@ -43,6 +44,8 @@ mod absent;
 #[cfg(feature = "vrl")]
 mod bounds;
 #[cfg(feature = "vrl")]
+mod checks;
+#[cfg(feature = "vrl")]
 mod convert;
 #[cfg(feature = "vrl")]
 mod decode;
@@ -67,6 +70,8 @@ mod program;
 mod remap;
 #[cfg(feature = "vrl")]
 mod target;
+#[cfg(feature = "vrl")]
+mod texts;
 
 #[cfg(test)]
 #[cfg(feature = "vrl")]

@@ -24,7 +24,7 @@ use vrl::{
 use crate::{
     Diagnostic, Options,
     bounds::{self, Positions},
-    convert,
+    checks, convert,
     functions::{self, Calls},
     metadata,
     plan::{self, Plan},
@@ -187,7 +187,7 @@ impl Compilation {
         if !unknown.is_empty() {
             return Err(unknown);
         }
-        functions.extend(bounds::functions());
+        functions.extend(checks::functions());
         let compile = |ast| Compiler::compile(&functions, ast, &state, config());
         let running = running(text, is_condition, &functions, compile)?;
         Ok(Self {

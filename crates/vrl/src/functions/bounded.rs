@@ -1,8 +1,5 @@
-//! Replacements and checks for functions whose originals use unlimited stack or memory, so that one record could crash the process.
-//!
-//! Decompression, replacements, `join`, `unnest` and dynamic paths are implemented here, with limits. Parsers that recurse into nested texts are
-//! kept, but the nesting of their argument is checked first. The check evaluates the argument, and the original function evaluates
-//! it a second time. So the argument must be a path, a variable or a literal: evaluating it twice has no side effect.
+//! Replacements for functions whose originals use unlimited stack or memory, so that one record could end the process. The arguments of
+//! others are checked ([`crate::bounds`]).
 
 use std::{borrow::Cow, collections::HashSet, io::Read, ops::Range};
 
@@ -12,7 +9,6 @@ use vrl::{
     compiler::{
         Context, Expression, ExpressionError, Resolved,
         expression::{Query, Target},
-        function::ArgumentList,
         state::{TypeInfo, TypeState},
     },
     path::{OwnedSegment, OwnedTargetPath, OwnedValuePath},
@@ -24,8 +20,10 @@ use crate::DEPTH_MAX;
 
 /// The limit in bytes of results that can be much larger than the record: as large as the largest record.
 pub(crate) const RESULT_MAX: usize = 64 << 20;
-/// The largest index of an array that `set` may create.
-const INDEX_MAX: i64 = 65_535;
+/// The largest sum of the indexes in a path of `set`, which creates the elements of arrays up to them.
+const INDEX_MAX: u64 = 65_535;
+/// The smallest index. Negative ones count from the end; each element that is missing moves all others.
+const INDEX_MIN: i64 = -1024;
 
 fn text(arguments: &[Option<Value>]) -> Result<&Bytes, ExpressionError> {
     let value = arguments.first().and_then(Option::as_ref);
@@ -182,11 +180,12 @@ pub(super) fn flatten(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resol
             flat.add(map, None, depth)?;
             Ok(Value::Object(flat.out))
         }
-        other => {
+        Value::Array(items) => {
             let mut flat = Vec::new();
-            flatten_array(&other.clone().try_array()?, depth, &mut flat)?;
+            flatten_array(items, depth, &mut flat)?;
             Ok(Value::Array(flat))
         }
+        other => Ok(Value::Array(other.clone().try_array()?)),
     }
 }
 
@@ -378,6 +377,11 @@ pub(super) fn set(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved 
     if path.len() > DEPTH_MAX {
         return Err(format!("a path may have {DEPTH_MAX} segments").into());
     }
+    let indexes = path.iter().filter_map(Value::as_integer);
+    let elements = indexes.fold(0_u64, |sum, index| sum.saturating_add(index.unsigned_abs()));
+    if elements > INDEX_MAX {
+        return Err(format!("the indexes of a path may be {INDEX_MAX} in total").into());
+    }
     let segments: Result<Vec<OwnedSegment>, ExpressionError> = path.iter().map(segment).collect();
     let mut value = value.clone();
     value.insert(&OwnedValuePath::from(segments?), data.clone());
@@ -386,8 +390,8 @@ pub(super) fn set(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved 
 
 fn segment(value: &Value) -> Result<OwnedSegment, ExpressionError> {
     match value {
-        Value::Integer(index) if index.unsigned_abs() > INDEX_MAX.unsigned_abs() => {
-            Err(format!("an index may be {INDEX_MAX} at most, and this is {index}").into())
+        Value::Integer(index) if *index < INDEX_MIN => {
+            Err(format!("an index may be {INDEX_MIN} at least, and this is {index}").into())
         }
         Value::Integer(index) => Ok(OwnedSegment::Index(*index as isize)),
         other => match other.as_bytes() {
@@ -456,128 +460,4 @@ fn grouped(
         out.insert(KeyString::from(head), value);
     }
     Ok(out)
-}
-
-/// Checks the argument of a function before the original runs. Returns `false` if the text nests too deep.
-pub(super) type Check = fn(&[u8]) -> bool;
-
-/// Returns the check of a function, or `None` if the function needs no check.
-pub(super) fn check_of(name: &str) -> Option<Check> {
-    match name {
-        "parse_xml" => Some(is_shallow_xml),
-        "parse_ruby_hash" => Some(is_shallow_hash),
-        _ => None,
-    }
-}
-
-/// Returns an expression that runs the check and then the original function `inner`. Returns `None` if the argument is not a path,
-/// a variable or a literal.
-pub(super) fn guard(
-    inner: Box<dyn Expression>,
-    arguments: &ArgumentList,
-    state: &TypeState,
-    check: Check,
-) -> Option<Box<dyn Expression>> {
-    let argument = arguments.optional("value")?;
-    let is_path = arguments.optional_query("value").is_ok();
-    let is_variable = || format!("{argument:?}").starts_with("Variable");
-    let is_literal = || argument.resolve_constant(state).is_some();
-    (is_path || is_literal() || is_variable()).then(|| {
-        Box::new(Guarded {
-            inner,
-            argument,
-            check,
-        }) as Box<dyn Expression>
-    })
-}
-
-#[derive(Clone, Debug)]
-struct Guarded {
-    inner: Box<dyn Expression>,
-    argument: Box<dyn Expression>,
-    check: Check,
-}
-
-impl Expression for Guarded {
-    fn resolve(&self, context: &mut Context<'_>) -> Resolved {
-        let value = self.argument.resolve(context)?;
-        if value.as_bytes().is_some_and(|text| !(self.check)(text)) {
-            return Err(format!("the text nests deeper than {DEPTH_MAX} levels").into());
-        }
-        self.inner.resolve(context)
-    }
-
-    fn type_info(&self, state: &TypeState) -> TypeInfo {
-        self.inner.type_info(state)
-    }
-}
-
-/// Whether elements nest at most [`DEPTH_MAX`] deep, assuming that the text is XML.
-fn is_shallow_xml(text: &[u8]) -> bool {
-    let mut depth = 0_usize;
-    let mut at = 0;
-    while let Some(next) = find(text, at, b"<") {
-        let rest = text.get(next..).unwrap_or_default();
-        let (close, end) = match rest {
-            [b'<', b'!', b'-', b'-', ..] => (find(text, next + 4, b"-->"), b"-->".as_slice()),
-            [b'<', b'!', b'[', ..] => (find(text, next + 1, b"]]>"), b"]]>".as_slice()),
-            [b'<', b'?', ..] => (find(text, next + 1, b"?>"), b"?>".as_slice()),
-            _ => (tag_end(text, next + 1), b">".as_slice()),
-        };
-        let Some(close) = close else {
-            break;
-        };
-        match rest {
-            [b'<', b'!' | b'?', ..] => {}
-            [b'<', b'/', ..] => depth = depth.saturating_sub(1),
-            _ if text.get(close - 1) == Some(&b'/') => {}
-            _ => depth += 1,
-        }
-        if depth > DEPTH_MAX {
-            return false;
-        }
-        at = close + end.len();
-    }
-    true
-}
-
-/// The offset of the `>` that ends a tag. A `>` in the quoted value of an attribute does not end the tag.
-fn tag_end(text: &[u8], from: usize) -> Option<usize> {
-    let mut at = from;
-    loop {
-        at += memchr::memchr3(b'>', b'"', b'\'', text.get(at..)?)?;
-        let quote = *text.get(at)?;
-        if quote == b'>' {
-            return Some(at);
-        }
-        at += 1;
-        at += memchr::memchr(quote, text.get(at..)?)? + 1;
-    }
-}
-
-fn find(text: &[u8], from: usize, what: &[u8]) -> Option<usize> {
-    let found = memchr::memmem::find(text.get(from..)?, what)?;
-    Some(from + found)
-}
-
-/// Whether brackets nest at most [`DEPTH_MAX`] deep. Brackets in quoted strings do not count. A quote after a backslash does not
-/// end a string.
-fn is_shallow_hash(text: &[u8]) -> bool {
-    let (mut depth, mut quote) = (0_usize, None);
-    let mut bytes = text.iter();
-    while let Some(byte) = bytes.next() {
-        match (quote, byte) {
-            (Some(_), b'\\') => drop(bytes.next()),
-            (Some(open), byte) if open == byte => quote = None,
-            (Some(_), _) => {}
-            (None, b'"' | b'\'') => quote = Some(byte),
-            (None, b'{' | b'[' | b'(') => depth += 1,
-            (None, b'}' | b']' | b')') => depth = depth.saturating_sub(1),
-            (None, _) => {}
-        }
-        if depth > DEPTH_MAX {
-            return false;
-        }
-    }
-    true
 }

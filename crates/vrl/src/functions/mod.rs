@@ -54,8 +54,6 @@ fn treat(original: Box<dyn Function>, calls: &Arc<Calls>) -> Box<dyn Function> {
         Treatment::Unnest(Arc::clone(calls))
     } else if let Some(replacement) = replaced::of(name) {
         Treatment::Replace(replacement, Arc::clone(calls))
-    } else if let Some(check) = bounded::check_of(name) {
-        Treatment::Guard(check)
     } else if let Some(why) = refused::of(name) {
         Treatment::Refuse(why)
     } else {
@@ -74,8 +72,6 @@ enum Treatment {
     Unnest(Arc<Calls>),
     /// Its implementation is replaced; its compile-time checks and types are kept.
     Replace(&'static replaced::Replacement, Arc<Calls>),
-    /// Its argument is checked before it runs.
-    Guard(bounded::Check),
     /// Its use is an error, with this reason.
     Refuse(&'static str),
 }
@@ -145,12 +141,6 @@ impl Function for Treated {
                 calls.draws.fetch_or(replacement.draws(), Ordering::Relaxed);
                 let inner = self.original.compile(state, context, arguments.clone())?;
                 Ok(replacement.expression(inner, &arguments))
-            }
-            Treatment::Guard(check) => {
-                let inner = self.original.compile(state, context, arguments.clone())?;
-                bounded::guard(inner, &arguments, state, *check).ok_or_else(|| {
-                    refused::error(self.identifier(), refused::GUARDED, context.span())
-                })
             }
             Treatment::Refuse(why) => Err(refused::error(self.identifier(), why, context.span())),
         }

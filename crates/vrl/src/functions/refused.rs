@@ -19,9 +19,7 @@ const NETWORK: &str =
 const TABLES: &str = "there are no enrichment tables; use the processor `exec` for look-ups";
 const SECRETS: &str =
     "there are no secrets of an event; use ${NAME} or ${file:PATH} in the configuration";
-const CRYPTO: &str = "it is not built in; use redact with the redactor `sha2` or `sha3` for masking, or the processor `exec`";
-/// The reason for functions whose argument would be evaluated twice.
-pub(super) const GUARDED: &str = "its value must be a path or a variable here, because its depth is checked first; assign the value to a variable";
+const CRYPTO: &str = "it is not built in; use the processor `exec`";
 const FILES: &str = "a program must not read files; use the processor `exec`";
 const VECTOR: &str = "it exists in Vector only, and has no effect here";
 
