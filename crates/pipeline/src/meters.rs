@@ -55,6 +55,31 @@ impl Meter {
     }
 }
 
+/// Counts time in a meter of microseconds. A remainder below a microsecond is carried to the next addition.
+#[derive(Debug)]
+pub(crate) struct TimeMeter {
+    meter: Meter,
+    /// In nanoseconds.
+    rest: u64,
+}
+
+impl TimeMeter {
+    pub(crate) fn new(meter: Meter) -> Self {
+        Self { meter, rest: 0 }
+    }
+
+    /// Adds a time in nanoseconds. Returns the microseconds that were counted.
+    pub(crate) fn add(&mut self, nanos: u64) -> u64 {
+        let nanos = nanos.saturating_add(self.rest);
+        let micros = nanos / 1000;
+        if micros > 0 {
+            self.meter.add(micros);
+        }
+        self.rest = nanos % 1000;
+        micros
+    }
+}
+
 /// A meter of any kind.
 #[derive(Clone, Debug)]
 enum Instrument {

@@ -10,12 +10,16 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tokio::{runtime, sync::mpsc, task::LocalSet};
 
-use crate::{guard::guarded, meters::Meter, report::Reporter};
+use crate::{
+    guard::guarded,
+    meters::{Meter, TimeMeter},
+    report::Reporter,
+};
 
 /// The maximum number of tasks that wait for a thread to start them; beyond that, `spawn` waits.
 const SPAWN_QUEUE: usize = 4096;
@@ -43,19 +47,14 @@ pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
 }
 
 /// Runs `work`, and adds the time in which `work` is polled to `meter`, in microseconds. For a task that never blocks this is its CPU
-/// time; for others it includes reads, writes and syncs. A remainder below a microsecond is carried to the next poll.
+/// time; for others it includes reads, writes and syncs.
 pub async fn busy<T>(meter: Meter, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
-    let mut rest = Duration::ZERO;
+    let mut meter = TimeMeter::new(meter);
     poll_fn(|context| {
         let began = Instant::now();
         let polled = work.as_mut().poll(context);
-        rest += began.elapsed();
-        let whole = u64::try_from(rest.as_micros()).unwrap_or(0);
-        if whole > 0 {
-            meter.add(whole);
-            rest -= Duration::from_micros(whole);
-        }
+        meter.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(0));
         polled
     })
     .await
@@ -162,6 +161,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

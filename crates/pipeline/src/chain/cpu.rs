@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use millstream_sys::thread_time;
 
-use crate::meters::Meter;
+use crate::meters::{Meter, TimeMeter};
 
 /// The task measures at least every batch of this number. The number is prime, so that a regular order of small and large batches
 /// rarely has an effect on the sample: only if it repeats after a multiple of this number.
@@ -14,22 +14,19 @@ const EVERY_MAX: u64 = 31;
 /// A measured batch also stands for the batches that were not measured since the last one.
 #[derive(Debug)]
 pub(super) struct CpuTime {
-    meter: Meter,
+    meter: TimeMeter,
     /// The number of batches since the last measured batch.
     since: u64,
     /// The number of batches from one measured batch to the next. It grows from 1, so that the estimate is also good for a few batches.
     every: u64,
-    /// Time in nanoseconds that is not counted yet, because it is less than a microsecond.
-    rest: u64,
 }
 
 impl CpuTime {
     pub(super) fn new(meter: Meter) -> Self {
         Self {
-            meter,
+            meter: TimeMeter::new(meter),
             since: 0,
             every: 1,
-            rest: 0,
         }
     }
 
@@ -46,9 +43,7 @@ impl CpuTime {
 
     fn count(&mut self, used: Duration) {
         let nanos = u64::try_from(used.as_nanos()).unwrap_or(0);
-        self.rest = self.rest.saturating_add(nanos.saturating_mul(self.since));
-        self.meter.add(self.rest / 1000);
-        self.rest %= 1000;
+        self.meter.add(nanos.saturating_mul(self.since));
         self.since = 0;
         self.every = EVERY_MAX.min(self.every + 1);
     }

@@ -9,7 +9,7 @@ use super::{ProcessorMeters, cpu::CpuTime, merge::Piece, named};
 use crate::{
     failure::Failure,
     guard,
-    meters::{Meter, NodeMeters},
+    meters::{Meter, NodeMeters, TimeMeter},
     output::{Made, Out, Use},
     plan::ChainNode,
     processor::{Processor, Task},
@@ -22,12 +22,10 @@ pub(super) struct GuardedTask {
     task: Option<Box<dyn Task>>,
     /// The pool for output buffers.
     pool: Pool,
-    busy: Meter,
+    busy: TimeMeter,
     cpu: CpuTime,
     /// The meters of this task alone. `None` if the task runs on the thread of its chain.
     own: Option<TaskMeters>,
-    /// Busy time in nanoseconds that is not counted yet, because it is less than a microsecond.
-    rest: u64,
 }
 
 /// The meters of one task that runs on a separate thread.
@@ -58,10 +56,9 @@ impl GuardedTask {
             processor: node.processor.clone(),
             task: None,
             pool: pool.clone(),
-            busy: meters.busy.clone(),
+            busy: TimeMeter::new(meters.busy.clone()),
             cpu: CpuTime::new(meters.cpu.clone()),
             own: None,
-            rest: 0,
         };
         guarded.task = Some(guarded.create()?);
         Ok(guarded)
@@ -109,13 +106,12 @@ impl GuardedTask {
         if let Some(began) = measured {
             self.cpu.end(began);
         }
-        self.rest += u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
-        self.busy.add(self.rest / 1000);
+        let nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
+        let micros = self.busy.add(nanos);
         if let Some(own) = &self.own {
             own.records.add(u64::from(batch.count));
-            own.busy.add(self.rest / 1000);
+            own.busy.add(micros);
         }
-        self.rest %= 1000;
         Ok(made)
     }
 }
