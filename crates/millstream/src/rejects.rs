@@ -76,6 +76,7 @@ mod tests {
             reason: "no JSON",
             tag: "web",
             values: vec![("peer", "10.0.0.1")],
+            records: 1,
             message,
         };
         let fields: Vec<_> = redact.iter().map(|&field| field.to_owned()).collect();

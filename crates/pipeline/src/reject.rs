@@ -1,5 +1,9 @@
 //! Rejected records: `[time, {"node", "reason", "tag", "message"}]`, where `message` has the original bytes. The values of the
 //! batch (`peer`, `host`, `path`), which name the sender, are fields as well.
+//!
+//! A peer chooses the length of its tag, and may send many tiny records. So only the first [`BESIDE_BYTES_MAX`] bytes of tags, values
+//! and reasons are repeated for each record; all further records of the batch share one rejected record, whose field `records` has
+//! their number.
 
 use std::fmt::Write;
 
@@ -8,7 +12,8 @@ use millstream_record::{Batch, Encoding, Time};
 use millstream_wire::{
     json,
     msgpack::{
-        Reader, entry_head, write_array_len, write_bin, write_map_len, write_str, write_time,
+        Reader, entry_head, skip, write_array_len, write_bin, write_map_len, write_str, write_time,
+        write_uint,
     },
 };
 
@@ -16,8 +21,11 @@ use millstream_wire::{
 const BESIDE_BYTES: usize = 96;
 /// The maximum number of bytes that a value takes in addition to its name and text.
 const BESIDE_VALUE_BYTES: usize = 10;
-/// Fields that every rejected record has. A value of the batch with one of these names is left out.
-const OWN: [&str; 4] = ["node", "reason", "tag", "message"];
+/// The maximum number of bytes that the rejected records of one batch take in addition to their original bytes, before the rest of
+/// them is joined.
+const BESIDE_BYTES_MAX: usize = 8 << 20;
+/// Fields that a rejected record may have. A value of the batch with one of these names is left out.
+const OWN: [&str; 5] = ["node", "reason", "tag", "records", "message"];
 
 /// Builds the batch for `NODE.rejected`. Each item of `records` has the original bytes of one record of `from`.
 pub fn batch<'a>(
@@ -26,13 +34,77 @@ pub fn batch<'a>(
     records: impl IntoIterator<Item = &'a [u8]>,
     reason: &str,
 ) -> Batch {
-    let mut body = Vec::new();
-    let mut count = 0;
+    let mut rejects = Rejects::default();
     for record in records {
-        write(&mut body, node, from, record, reason);
-        count += 1;
+        rejects.add(node, from, record, reason);
     }
-    envelope(node, from, body.into(), count)
+    rejects.into_batch(node, from)
+}
+
+/// The rejected records of one batch, while the batch is processed.
+#[derive(Default)]
+pub struct Rejects {
+    body: Vec<u8>,
+    /// The number of records in `body`.
+    count: u32,
+    /// The number of bytes in `body` that are not original bytes of records.
+    beside_bytes: usize,
+    rest: Option<Rest>,
+}
+
+/// The records that do not get a rejected record each.
+struct Rest {
+    /// The reason for the first of them.
+    reason: String,
+    message: Vec<u8>,
+    records: u32,
+}
+
+impl Rejects {
+    /// Adds a record of `from` with the original bytes `record`.
+    pub fn add(&mut self, node: &str, from: &Batch, record: &[u8], reason: &str) {
+        if self.rest.is_none() {
+            let beside_bytes = bytes(node, from, record, reason) - record.len();
+            if beside_bytes <= BESIDE_BYTES_MAX - self.beside_bytes {
+                self.beside_bytes += beside_bytes;
+                self.count += 1;
+                return write(&mut self.body, node, from, record, reason);
+            }
+        }
+        let rest = self.rest.get_or_insert_with(|| Rest {
+            reason: reason.to_owned(),
+            message: Vec::new(),
+            records: 0,
+        });
+        rest.message.extend_from_slice(record);
+        if from.encoding == Encoding::Lines && !record.ends_with(b"\n") {
+            rest.message.push(b'\n');
+        }
+        rest.records += 1;
+    }
+
+    /// Returns the batch for `NODE.rejected`.
+    pub fn into_batch(mut self, node: &str, from: &Batch) -> Batch {
+        if let Some(rest) = self.rest {
+            let reason = match rest.records {
+                1 => rest.reason,
+                records => format!(
+                    "{records} further records of the batch; the first: {}",
+                    rest.reason
+                ),
+            };
+            write_joined(
+                &mut self.body,
+                node,
+                from,
+                &rest.message,
+                &reason,
+                rest.records,
+            );
+            self.count += 1;
+        }
+        envelope(node, from, self.body.into(), self.count)
+    }
 }
 
 /// Returns the maximum number of bytes that [`write`] appends. Callers use it to reserve memory.
@@ -49,9 +121,22 @@ fn values(from: &Batch) -> impl Iterator<Item = (&str, &str)> {
 
 /// Appends a record to the body that [`envelope`] wraps.
 pub fn write(body: &mut Vec<u8>, node: &str, from: &Batch, record: &[u8], reason: &str) {
+    write_joined(body, node, from, record, reason, 1);
+}
+
+/// Appends one rejected record for `records` records, whose original bytes follow each other in `message`.
+fn write_joined(
+    body: &mut Vec<u8>,
+    node: &str,
+    from: &Batch,
+    message: &[u8],
+    reason: &str,
+    records: u32,
+) {
     write_array_len(body, 2);
     write_time(body, from.received);
-    let fields = OWN.len() + values(from).count();
+    let joined = records != 1;
+    let fields = OWN.len() - usize::from(!joined) + values(from).count();
     write_map_len(body, u32::try_from(fields).unwrap_or(u32::MAX));
     let own = [
         ("node", node),
@@ -62,8 +147,12 @@ pub fn write(body: &mut Vec<u8>, node: &str, from: &Batch, record: &[u8], reason
         write_str(body, key.as_bytes());
         write_str(body, value.as_bytes());
     }
+    if joined {
+        write_str(body, b"records");
+        write_uint(body, records.into());
+    }
     write_str(body, b"message");
-    write_bin(body, record);
+    write_bin(body, message);
 }
 
 /// Makes a batch from a body of `count` records that [`write`] appended.
@@ -81,7 +170,7 @@ pub fn envelope(node: &str, from: &Batch, body: Bytes, count: u32) -> Batch {
 }
 
 /// A rejected record, as read from the bytes of [`write()`].
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rejected<'a> {
     /// The receive time.
     pub time: Time,
@@ -93,6 +182,8 @@ pub struct Rejected<'a> {
     pub tag: &'a str,
     /// The values of its batch.
     pub values: Vec<(&'a str, &'a str)>,
+    /// The number of records in `message`.
+    pub records: u32,
     /// Its original bytes.
     pub message: &'a [u8],
 }
@@ -103,11 +194,20 @@ impl<'a> Rejected<'a> {
         let head = entry_head(bytes, 0).ok()?;
         let mut rejected = Self {
             time: head.time?,
-            ..Self::default()
+            node: "",
+            reason: "",
+            tag: "",
+            values: Vec::new(),
+            records: 1,
+            message: b"",
         };
         let mut reader = Reader::at(bytes, head.record);
         for _ in 0..reader.map_len().ok()? {
             let key = reader.bytes().ok()?;
+            if key == b"records" {
+                rejected.records = reader.int().ok()?.try_into().ok()?;
+                continue;
+            }
             let value = reader.bytes().ok()?;
             let text = std::str::from_utf8(value);
             match key {
@@ -124,6 +224,24 @@ impl<'a> Rejected<'a> {
         Some(rejected)
     }
 
+    /// Returns one rejected record for each record in `message`. If `message` does not consist of as many entries or lines as `records`
+    /// says, returns the rejected record unchanged.
+    pub fn split(self) -> Vec<Self> {
+        let messages = match self.records {
+            0 | 1 => None,
+            records => entries(self.message, records).or_else(|| lines(self.message, records)),
+        };
+        let Some(messages) = messages else {
+            return vec![self];
+        };
+        let one = |message| Self {
+            message,
+            records: 1,
+            ..self.clone()
+        };
+        messages.into_iter().map(one).collect()
+    }
+
     /// The original record in a readable form.
     pub fn original(&self) -> Original<'a> {
         if let Ok(text) = std::str::from_utf8(self.message) {
@@ -138,6 +256,24 @@ impl<'a> Rejected<'a> {
             _ => Original::Binary(self.message),
         }
     }
+}
+
+/// Splits `bytes` into `count` entries of the packed encoding; `None` if they are anything else.
+fn entries(bytes: &[u8], count: u32) -> Option<Vec<&[u8]>> {
+    let (mut entries, mut at) = (Vec::new(), 0);
+    for _ in 0..count {
+        let mut open = 1;
+        let end = skip(bytes, entry_head(bytes, at).ok()?.record, &mut open).ok()?;
+        entries.push(bytes.get(at..end).filter(|_| open == 0)?);
+        at = end;
+    }
+    (at == bytes.len()).then_some(entries)
+}
+
+/// Splits `bytes` into `count` lines; `None` if it has another number of lines.
+fn lines(bytes: &[u8], count: u32) -> Option<Vec<&[u8]>> {
+    let lines: Vec<_> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+    (lines.len() == count as usize).then_some(lines)
 }
 
 /// The original bytes of a rejected record.
@@ -215,6 +351,73 @@ mod tests {
             }
         }
         assert_eq!(Rejected::read(entry), None);
+    }
+
+    #[test]
+    fn records_beyond_the_limit_share_one_rejected_record_and_are_split_again() {
+        let entry = b"\x92\xce\x60\x00\x00\x00\x81\xa1n\x01";
+        for (encoding, record) in [
+            (Encoding::Packed, &entry[..]),
+            (Encoding::Lines, b"\x92 line\n"),
+            (Encoding::Lines, b"\n"),
+        ] {
+            let from = Batch {
+                tag: "t".repeat(8192).as_str().into(),
+                plain: false,
+                encoding,
+                body: Bytes::new(),
+                count: 0,
+                received: Time(1_700_000_000_123_456_789),
+                values: Arc::default(),
+                origins: Vec::new(),
+            };
+            let batch = batch("n", &from, vec![record; 20_000], "why");
+            assert!(batch.len() < BESIDE_BYTES_MAX + 20_000 * record.len() + 10_000);
+            let values: Vec<_> = millstream_wire::record::records(&batch).collect();
+            assert_eq!(values.len(), batch.count as usize);
+            let read = values
+                .iter()
+                .map(|(range, _)| Rejected::read(&batch.body[range.clone()]));
+            let mut read: Vec<_> = read.map(Option::unwrap).collect();
+            let last = read.last().unwrap();
+            assert_eq!(last.records as usize, 20_001 - read.len());
+            let reason = format!(
+                "{} further records of the batch; the first: why",
+                last.records
+            );
+            assert_eq!(last.reason, reason);
+            assert!(read[..read.len() - 1].iter().all(|one| one.reason == "why"));
+            let split: Vec<_> = read.drain(..).flat_map(Rejected::split).collect();
+            assert_eq!(split.len(), 20_000);
+            assert!(
+                split
+                    .iter()
+                    .all(|one| one.message == record && one.records == 1)
+            );
+            assert!(split.iter().all(|one| one.tag == from.tag.as_str()));
+        }
+    }
+
+    #[test]
+    fn a_message_with_another_number_of_records_is_not_split() {
+        let rejected = |message, records| Rejected {
+            time: Time(7),
+            node: "n",
+            reason: "why",
+            tag: "t",
+            values: Vec::new(),
+            records,
+            message,
+        };
+        for (message, records) in [
+            (&b"a\nb\n"[..], 3),
+            (b"a\nb\n", 1),
+            (b"\x92\x00\x80\x92\x00", 2),
+            (b"", 0),
+        ] {
+            let whole = rejected(message, records);
+            assert_eq!(whole.clone().split(), [whole]);
+        }
     }
 
     #[test]

@@ -147,10 +147,12 @@ impl Store {
                 None => by_share.push((share, vec![&batch.body])),
             }
         }
+        let mut added = 0;
         for (share, bodies) in &by_share {
             let bytes = bodies.iter().map(|body| body.len() as u64).sum();
-            self.make_space(share, bytes, &mut usage, &mut streams)?;
+            self.make_space(share, bytes, added, &mut usage, &mut streams)?;
             usage.add(share, bytes);
+            added += bytes;
         }
         for (share, bodies) in &by_share {
             if let Some((torn, aside)) = streams.append(share, bodies)? {
@@ -166,15 +168,16 @@ impl Store {
         Ok(())
     }
 
-    /// Makes sure that the limits of a share and of the node allow `bytes` more.
+    /// Makes sure that the limits of a share and of the node allow `bytes` more of a group, of which `added` bytes are in `usage`.
     fn make_space(
         &self,
         share: &str,
         bytes: u64,
+        added: u64,
         usage: &mut Usage,
         streams: &mut Streams,
     ) -> Result<(), Refused> {
-        while let Some(full) = self.shares.full(share, bytes, usage) {
+        while let Some(full) = self.shares.full(share, bytes, usage, added) {
             let removed = match self.full {
                 WhenRejectedFull::DropOldest => streams.remove_oldest(&full.largest)?,
                 WhenRejectedFull::Wait => None,

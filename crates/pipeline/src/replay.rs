@@ -187,15 +187,22 @@ fn read(path: &Path, address: Option<&Arc<str>>, parts: &mpsc::Sender<Part>) -> 
     let mut gather = Gather::default();
     let mut file = RejectedFile::open(path)?;
     let (_, partial) = file.values(|value| {
-        let record = Rejected::read(value);
-        let record = record.and_then(|record| Some((form(record.message)?, record)));
-        let Some((encoding, record)) = record else {
+        let records = Rejected::read(value)
+            .map(Rejected::split)
+            .unwrap_or_default();
+        let forms = records.iter().map(|record| form(record.message));
+        let Some(forms) = forms
+            .collect::<Option<Vec<_>>>()
+            .filter(|forms| !forms.is_empty())
+        else {
             return send(Part::Left(value.to_vec()));
         };
-        match gather.add(&record, encoding, address) {
-            Some(full) => send(Part::Batch(full)),
-            None => Ok::<_, io::Error>(()),
+        for (record, encoding) in records.iter().zip(forms) {
+            if let Some(full) = gather.add(record, encoding, address) {
+                send(Part::Batch(full))?;
+            }
         }
+        Ok::<_, io::Error>(())
     })?;
     match gather.take() {
         Some(rest) => send(Part::Batch(rest)).map(|()| partial),
@@ -285,6 +292,7 @@ fn empty(record: &Rejected<'_>, encoding: Encoding, address: Option<&Arc<str>>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reject;
 
     fn record<'a>(tag: &'a str, message: &'a [u8]) -> Rejected<'a> {
         Rejected {
@@ -293,6 +301,7 @@ mod tests {
             reason: "why",
             tag,
             values: vec![("peer", "p")],
+            records: 1,
             message,
         }
     }
@@ -342,5 +351,26 @@ mod tests {
         );
         let full = gather.add(&record("a", b"y"), Encoding::Lines, None);
         assert_eq!(full.unwrap().count, 1);
+    }
+
+    #[test]
+    fn joined_records_are_sent_again_one_by_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("n.msgpack");
+        let from = empty(&record(&"t".repeat(8192), b""), Encoding::Lines, None);
+        let rejected = reject::batch("n", &from, vec![&b"x\n"[..]; 5000], "why");
+        assert!(rejected.count < 5000);
+        std::fs::write(&path, &rejected.body).unwrap();
+        let (sender, mut parts) = mpsc::channel(5000);
+        read(&path, None, &sender).unwrap();
+        let mut count = 0;
+        while let Ok(part) = parts.try_recv() {
+            let Part::Batch(batch) = part else {
+                panic!("a record is left");
+            };
+            assert_eq!(batch.len(), 2 * batch.count as usize);
+            count += batch.count;
+        }
+        assert_eq!(count, 5000);
     }
 }

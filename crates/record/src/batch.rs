@@ -39,7 +39,18 @@ pub struct Batch {
     pub origins: Vec<Origin>,
 }
 
+/// The records of a batch may grow by this factor together.
+const GROWTH_MAX: usize = 16;
+/// The records of a batch may grow to this number of bytes together.
+const GROWN_BYTES: usize = 64 << 20;
+
 impl Batch {
+    /// The maximum number of bytes of all records that are made from this batch. A peer chooses the tag and the values, which templates
+    /// may add to each record: tiny records with a long tag would otherwise grow by a factor of thousands.
+    pub fn grown_bytes_max(&self) -> usize {
+        self.len().saturating_mul(GROWTH_MAX).max(GROWN_BYTES)
+    }
+
     /// The length of the body, which counts towards the bounds of queues.
     pub fn len(&self) -> usize {
         self.body.len()

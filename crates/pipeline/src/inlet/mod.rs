@@ -372,8 +372,10 @@ impl Inlet {
         records: impl IntoIterator<Item = &'a [u8]>,
         reason: &str,
     ) {
+        let records = records
+            .into_iter()
+            .inspect(|_| self.next.rejected_records += 1);
         let batch = reject::batch(&self.node, from, records, reason);
-        self.next.rejected_records += u64::from(batch.count);
         let receipt = self.rejects.send(batch, true).await;
         self.next.rejected.push(receipt);
     }
@@ -386,8 +388,10 @@ impl Inlet {
         records: impl IntoIterator<Item = &'a [u8]>,
         reason: &str,
     ) {
+        let records = records
+            .into_iter()
+            .inspect(|_| checkpoint.rejected_records += 1);
         let batch = reject::batch(&self.node, from, records, reason);
-        checkpoint.rejected_records += u64::from(batch.count);
         let receipt = self.rejects.send(batch, true).await;
         checkpoint.rejected.push(receipt);
     }

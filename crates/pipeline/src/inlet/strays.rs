@@ -44,7 +44,7 @@ impl Strays {
         let batch = replay::unaddressed(batch);
         let records = records(&batch).map(|(range, _)| &batch.body[range]);
         let rejected = reject::batch(node, &batch, records, &reason);
-        let count = u64::from(rejected.count);
+        let count = u64::from(batch.count);
         let rejects = rejects.clone();
         self.0 = Some(Box::pin(
             async move { Ok(rejects.send(rejected, true).await) },

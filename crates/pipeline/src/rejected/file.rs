@@ -60,13 +60,20 @@ impl RejectedFile {
 
     /// Passes all whole records to `each` until `each` fails. Returns the number of bytes after the last whole record: they belong to
     /// a record that a killed process left incomplete, or that another process is writing now. `each` receives `None` for a value that
-    /// is not a rejected record.
+    /// is not a rejected record, and joined records one by one.
     pub fn read<E: From<io::Error>>(
         &mut self,
         mut each: impl FnMut(Option<Rejected<'_>>) -> Result<(), E>,
     ) -> Result<u64, E> {
-        self.values(|value| each(Rejected::read(value)))
-            .map(|(_, partial)| partial)
+        let read = self.values(|value| match Rejected::read(value) {
+            Some(rejected) => rejected
+                .split()
+                .into_iter()
+                .map(Some)
+                .try_for_each(&mut each),
+            None => each(None),
+        });
+        read.map(|(_, partial)| partial)
     }
 
     /// Passes all whole values to `each`. Returns the number of bytes of these values, and the number of bytes after the last one.

@@ -114,23 +114,27 @@ impl Shares {
         }
     }
 
-    /// Returns the limit that would be exceeded if a share grew by `bytes`; `None` if there is space.
+    /// Returns the limit that would be exceeded if a share grew by `bytes`; `None` if there is space. A group of records may exceed a
+    /// limit if nothing else is there: it would never get more space, so the node would stop forever. `added` is the number of bytes
+    /// in `usage` that belong to the same group.
     pub(super) fn full<'a>(
         &'a self,
         share: &'a str,
         bytes: u64,
         usage: &Usage,
+        added: u64,
     ) -> Option<Full<'a>> {
         let is_peer = share != &*self.node;
-        let (largest, option, limit) =
-            if is_peer && usage.of(share) + bytes > self.peer_max.as_bytes() {
-                (share, "rejected.peer_max", self.peer_max)
-            } else if usage.total() + bytes > self.node_max.as_bytes() {
-                let largest = usage.largest().unwrap_or(share);
-                (largest, "rejected.node_max", self.node_max)
-            } else {
-                return None;
-            };
+        let exceeds = |used: u64, limit: Size| used + bytes > limit.as_bytes();
+        let held = usage.of(share);
+        let (largest, option, limit) = if is_peer && held > 0 && exceeds(held, self.peer_max) {
+            (share, "rejected.peer_max", self.peer_max)
+        } else if usage.total() > added && exceeds(usage.total(), self.node_max) {
+            let largest = usage.largest().unwrap_or(share);
+            (largest, "rejected.node_max", self.node_max)
+        } else {
+            return None;
+        };
         Some(Full {
             node: &self.node,
             largest: largest.to_owned(),

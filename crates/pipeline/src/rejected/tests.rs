@@ -208,6 +208,25 @@ fn a_full_share_of_a_node_or_peer_does_not_stop_others() {
 }
 
 #[test]
+fn records_that_are_larger_than_a_limit_are_kept_if_nothing_else_is_there() {
+    for full in [WhenRejectedFull::Wait, WhenRejectedFull::DropOldest] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path(), limits(300, 100, full));
+        let drops = full == WhenRejectedFull::DropOldest;
+        let (one, two) = (Some("10.0.0.1"), Some("10.0.0.2"));
+        assert!(keep(&store, one, &[1; 200]));
+        assert_eq!(keep(&store, one, &[2; 150]), drops, "{full:?}");
+        let group = [body(one, &[3; 200]), body(two, &[4; 200])];
+        assert_eq!(store.keep(&group).is_ok(), drops, "{full:?}");
+        for name in names(directory.path()) {
+            fs::remove_file(directory.path().join(name)).unwrap();
+        }
+        assert!(store.keep(&group).is_ok(), "{full:?}");
+        assert_eq!(store.usage().unwrap().total(), 400);
+    }
+}
+
+#[test]
 fn the_oldest_records_of_a_share_are_removed_if_the_option_allows_it() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(

@@ -19,7 +19,7 @@ use millstream_pipeline::{
 };
 use millstream_record::{Batch, Encoding};
 use millstream_wire::{
-    edit::{Changes, Edit, Reject, Rename, Set},
+    edit::{Changes, Edit, Reason, Reject, Rename, Set},
     forward::TAG_BYTES_MAX,
     record::{FieldPath, records},
     template::{Depends, Missing, Renderer, Template},
@@ -144,9 +144,15 @@ impl Task for Editing {
         let rejects = &mut self.rejects;
         match (&mut self.edit, &mut self.retag) {
             (Some(edit), None) => {
-                let apply =
-                    |buffer: &mut Vec<u8>| Ok::<_, Failure>(edit.apply(batch, buffer, rejects));
-                out.append(MAIN, None, apply)?;
+                let left = out.left_bytes();
+                let applied = out.append(MAIN, None, |buffer| {
+                    let before = buffer.len();
+                    let count = edit.apply(batch, buffer, rejects);
+                    fits(buffer.len() - before, left).map(|()| count)
+                });
+                if let Err(why) = applied {
+                    reject_all(batch, rejects, out, &why);
+                }
             }
             (Some(edit), Some(retag)) => retag.send_changed(edit, batch, rejects, out),
             (None, Some(retag)) => {
@@ -164,6 +170,23 @@ impl Task for Editing {
     }
 }
 
+/// Checks that changed records of `bytes` bytes do not exceed the bytes `left` for a batch. [`Edit::apply`] has the same limit, but may
+/// have got a part of the batch.
+fn fits(bytes: usize, left: usize) -> Result<(), Reason> {
+    match bytes > left {
+        true => Err(Reason::Grown(left)),
+        false => Ok(()),
+    }
+}
+
+/// Rejects all records of a batch.
+fn reject_all(batch: &Batch, rejects: &mut Vec<Reject>, out: &mut Out<'_>, why: &Reason) {
+    rejects.clear();
+    for (range, _) in records(batch) {
+        out.reject(&batch.body[range], &why.to_string());
+    }
+}
+
 impl Retag {
     /// Changes the records of a batch and sends each under its new tag.
     fn send_changed(
@@ -175,6 +198,9 @@ impl Retag {
     ) {
         let mut body = std::mem::take(&mut self.body);
         let count = edit.apply(batch, &mut body, rejects);
+        if let Err(why) = fits(body.len(), out.left_bytes()) {
+            return reject_all(batch, rejects, out, &why);
+        }
         let changed = Batch {
             encoding: Encoding::Packed,
             body: Bytes::from(body),

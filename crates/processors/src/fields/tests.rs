@@ -49,6 +49,17 @@ fn the_tag_can_depend_on_the_changed_record_and_on_the_batch() {
     assert_eq!((made.counts.sent, made.counts.rejected), (1, 1));
 }
 
+#[test]
+fn tiny_records_that_get_a_long_tag_do_not_grow_without_limit() {
+    let mut rig = Rig::new(&COMPONENT, r#"{"set": {".t": "{tag}"}}"#);
+    let batch = lines(&"t".repeat(8192), &"x\n".repeat(10_000));
+    let made = rig.run(&batch);
+    let sent: usize = made.ports[""].iter().map(Batch::len).sum();
+    assert!(sent <= batch.grown_bytes_max() && sent > batch.grown_bytes_max() - 9000);
+    assert_eq!(made.counts.sent + made.counts.rejected, 10_000);
+    assert!(made.rejected.unwrap().len() < 10 << 20);
+}
+
 /// The original bytes of the rejected records.
 fn rejected(made: &Made) -> Vec<&[u8]> {
     let batch = made.rejected.as_ref().unwrap();

@@ -150,14 +150,18 @@ const RECORD_BYTES_MAX: usize = 64 << 20;
 /// The largest buffer that a task holds between two batches.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Turns `outcome` into a failure if the `written` bytes exceed the limits for a record of `bytes` bytes.
-fn bounded(outcome: Outcome, bytes: usize, written: usize) -> Outcome {
+/// Turns `outcome` into a failure if the `written` bytes exceed the limits for a record of `bytes` bytes, or the `left` bytes that the
+/// records of its batch may still take.
+fn bounded(outcome: Outcome, bytes: usize, written: usize, left: usize) -> Outcome {
     let largest = RECORD_BYTES_MAX.max(bytes + FREE_BYTES);
     let limit = bytes.saturating_mul(GROWTH_MAX).max(FREE_BYTES);
     let limit = limit.min(largest);
     match outcome {
         Outcome::Written(_) if written > limit => Outcome::Failed(format!(
             "the program turns {bytes} bytes into {written}; the limit is {limit}"
+        )),
+        Outcome::Written(_) if written > left => Outcome::Failed(format!(
+            "the program turns {bytes} bytes into {written}; all records of the batch may take only {left} bytes more"
         )),
         outcome => outcome,
     }
@@ -174,7 +178,7 @@ impl Task for Remapping {
         self.remap.begin(batch, out.place());
         self.is_packed = batch.encoding == Encoding::Packed;
         self.head = None;
-        let mut next = self.run(batch, 0);
+        let mut next = self.run(batch, 0, out.left_bytes());
         while let Some(Ran { record, outcome }) = next {
             let end = record.end;
             let moved = match outcome {
@@ -190,7 +194,7 @@ impl Task for Remapping {
                         (_, Outcome::Unchanged) => self.pass(batch, out, record),
                         (_, Outcome::Written(_) | Outcome::Aborted(_)) => out.filter(1),
                     }
-                    self.run(batch, end)
+                    self.run(batch, end, out.left_bytes())
                 }
             };
         }
@@ -202,15 +206,16 @@ impl Task for Remapping {
 }
 
 impl Remapping {
-    /// Runs the program on the record at the offset `start`. Returns `None` at the end of the batch.
-    fn run(&mut self, batch: &Batch, start: usize) -> Option<Ran> {
+    /// Runs the program on the record at the offset `start`. All records of the batch may take `left` bytes more. Returns `None` at the
+    /// end of the batch.
+    fn run(&mut self, batch: &Batch, start: usize, left: usize) -> Option<Ran> {
         if start >= batch.len() {
             return None;
         }
         self.entries.clear();
         let outcome = self.remap.run(start, &mut self.entries);
         let record = start..self.remap.next();
-        let outcome = bounded(outcome, record.len(), self.entries.len());
+        let outcome = bounded(outcome, record.len(), self.entries.len(), left);
         Some(Ran { record, outcome })
     }
 
@@ -244,13 +249,16 @@ impl Remapping {
         };
         self.is_packed |= head.is_none();
         let mut different = None;
+        let left = out.left_bytes();
         let _ = out.append(MAIN, head, |buffer| {
+            let most = buffer.len() + left;
             buffer.extend_from_slice(entries);
             while end < batch.len() {
                 let before = buffer.len();
                 let outcome = remap.run(end, buffer);
                 let record = end..remap.next();
-                let outcome = bounded(outcome, record.len(), buffer.len() - before);
+                let written = buffer.len() - before;
+                let outcome = bounded(outcome, record.len(), written, most.saturating_sub(before));
                 match outcome {
                     Outcome::Written(more @ 1..) if remap.moved() == moved => {
                         count = count.saturating_add(more);

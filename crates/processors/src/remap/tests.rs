@@ -219,6 +219,17 @@ fn a_tag_that_no_batch_can_have_is_a_failure() {
     assert!(rejected.reason.contains("longer than 8192 bytes"));
 }
 
+#[test]
+fn tiny_records_that_get_a_long_tag_do_not_grow_without_limit() {
+    let batch = packed(&"t".repeat(8192), &all(&["{}"; 10_000]));
+    for program in [".t = %tag", ".t = %tag\n%host = uuid_v4()"] {
+        let made = rig(program, "").run(&batch);
+        let sent: usize = made.ports[""].iter().map(Batch::len).sum();
+        assert!(sent <= batch.grown_bytes_max() && sent > batch.grown_bytes_max() - 9000);
+        assert_eq!(made.counts.sent + made.counts.rejected, 10_000);
+    }
+}
+
 /// Each of these programs exercises a different part of a task.
 const PROGRAMS: [&str; 6] = [
     "if .n == 1 { .m = 2 }",

@@ -99,6 +99,9 @@ pub enum Reason {
     /// A map has too many pairs whose keys the edit names, so keys are repeated.
     #[error("a map has the changed fields {REPEATS_MAX} times or more")]
     Repeated,
+    /// All changed records of the batch would take more bytes than this.
+    #[error("the changed records of its batch would take more than {0} bytes")]
+    Grown(usize),
     /// The bytes are not an entry. No valid batch contains such bytes.
     #[error("the bytes are not a record")]
     Malformed,
@@ -158,12 +161,18 @@ impl Edit {
         let begun = self.last.begin(shared);
         let mut room = Room::new(out);
         let (body, mut start, mut count) = (&*batch.body, 0, 0);
+        let grown_bytes_max = batch.grown_bytes_max();
+        let position_max = room.position() + grown_bytes_max;
         while start < body.len() {
             let before = room.position();
             let result = match (&begun, batch.encoding) {
                 (Err(reason), _) => Err(reason.clone()),
                 (Ok(()), Encoding::Lines) => self.line(batch, start, shared, &mut room),
                 (Ok(()), Encoding::Packed) => self.entry(body, start, batch, shared, &mut room),
+            };
+            let result = match result {
+                Ok(_) if room.position() > position_max => Err(Reason::Grown(grown_bytes_max)),
+                result => result,
             };
             start = match result {
                 Ok(end) => {
