@@ -55,9 +55,8 @@ pub(crate) struct Layout {
     found: Vec<Found>,
     /// For each field of the plan, the offset of its first value, or `None` if the record does not have the field.
     values: Vec<Option<usize>>,
-    /// A bit set of the lengths (below 32) of the names in the plan. Most other keys have a different length and are skipped
-    /// without a comparison.
-    lengths: u32,
+    /// The bits ([`bit`]) of the names in the plan. Most other keys have a different bit and are skipped without a comparison.
+    names: u64,
     /// The offset of the end of the record.
     end: usize,
 }
@@ -65,9 +64,9 @@ pub(crate) struct Layout {
 impl Layout {
     /// Creates a layout for the fields of a plan.
     pub fn new(fields: &[KeyString]) -> Self {
-        let short = fields.iter().filter(|field| field.len() < 32);
+        let bits = fields.iter().map(|field| bit(field.as_bytes()));
         Self {
-            lengths: short.fold(0, |lengths, field| lengths | 1 << field.len()),
+            names: bits.fold(0, |names, bit| names | bit),
             end: 0,
             form: Form::Line(0..0),
             head: 0..0,
@@ -111,7 +110,7 @@ impl Layout {
         for _ in 0..count {
             let key = at;
             let (field, value) = match short(body, key) {
-                Some(name) if self.lengths >> name.len() & 1 == 0 => (None, key + 1 + name.len()),
+                Some(name) if self.names & bit(name) == 0 => (None, key + 1 + name.len()),
                 Some(name) => {
                     let field = fields.iter().position(|field| field.as_bytes() == name);
                     (field, key + 1 + name.len())
@@ -338,6 +337,13 @@ impl Layout {
             }
         }
     }
+}
+
+/// Returns one of 64 bits, which depends on the length and the first byte of a name.
+#[inline(always)]
+fn bit(name: &[u8]) -> u64 {
+    let first = name.first().copied().unwrap_or_default();
+    1 << ((name.len() as u64).wrapping_mul(11) ^ u64::from(first)) % 64
 }
 
 /// Returns the text at `at` if it is a str of less than 32 bytes, as nearly every key is.
