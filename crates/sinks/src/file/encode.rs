@@ -268,14 +268,14 @@ impl Encode {
         }
     }
 
-    /// Rejects the records of `batch` that cannot be written: sends them to the sink's `rejected` port. Neighboring records with
-    /// the same reason stay together.
+    /// Rejects the records of `batch` that cannot be written: sends them to the sink's `rejected` port. Records with the same
+    /// reason leave together.
     pub(super) async fn reject(&mut self, batch: &Batch, inlet: &mut Inlet) {
         let rejects = self.rejects.drain(..);
         self.refused
             .extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
         for (reason, records) in by_reason(batch, &self.refused) {
-            inlet.reject(batch, records, reason).await;
+            inlet.reject(batch, records, &reason).await;
         }
         self.refused.clear();
     }

@@ -24,7 +24,7 @@ use super::{
     sink::Http,
     target::Targets,
 };
-use crate::sending::{Ids, Input, Lane, PartNumbers, parts};
+use crate::sending::{Ids, Input, Lane, PartNumbers, group, parts};
 
 /// Bytes of a batch that are encoded at a time. This bounds the memory of encoding even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
@@ -246,7 +246,10 @@ impl<'a> Relay<'a> {
             self.stopped = true;
             return;
         }
-        for (items, why) in &refused {
+        let each = refused
+            .iter()
+            .flat_map(|(items, why)| items.iter().map(|item| (&**why, *item)));
+        for (why, items) in &group(each) {
             self.refused.add(items.len() as u64);
             let (count, url) = (items.len(), &self.sender.url);
             let name = &self.lane.context.name;

@@ -1,5 +1,6 @@
 //! Tests with servers that accept, refuse, are busy or fail. The servers run on threads of the test.
 
+mod bounds;
 mod server;
 
 use std::{

@@ -273,7 +273,7 @@ impl Session {
         for (batch, refused) in self.rejects.drain(..) {
             for (reason, records) in by_reason(&batch, &refused) {
                 inlet
-                    .reject_before(checkpoint, &batch, records, reason)
+                    .reject_before(checkpoint, &batch, records, &reason)
                     .await;
             }
         }

@@ -260,7 +260,7 @@ impl<S: Store> Running<'_, S> {
         self.refused
             .extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
         for (reason, records) in by_reason(batch, &self.refused) {
-            inlet.reject(batch, records, reason).await;
+            inlet.reject(batch, records, &reason).await;
         }
         self.refused.clear();
         Ok(())

@@ -189,7 +189,7 @@ impl<'a> Lane<'a> {
         refused: &[Refused],
     ) {
         for (reason, records) in by_reason(batch, refused) {
-            self.reject(number, batch, records, reason).await;
+            self.reject(number, batch, records, &reason).await;
         }
     }
 

@@ -1,23 +1,56 @@
 //! Records that a destination never accepts, and why.
 
-use std::ops::Range;
+use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 use millstream_record::Batch;
 
 /// The byte range of a record in its batch's body, and the reason why it is rejected.
 pub(crate) type Refused = (Range<usize>, String);
 
-/// Groups neighboring records with the same reason. Yields the reason and the bytes of each record.
+/// Maximum number of groups. Each group leaves and is synced separately, and the reason may hold a part of the record. So records
+/// that all have different reasons would cost a sync each.
+const GROUPS_MAX: usize = 16;
+
+/// Groups the records of a batch by reason. The groups are in the order of their first records, and hold the bytes of each record.
 pub(crate) fn by_reason<'a>(
     batch: &'a Batch,
     refused: &'a [Refused],
-) -> impl Iterator<Item = (&'a str, impl Iterator<Item = &'a [u8]>)> {
-    refused.chunk_by(|a, b| a.1 == b.1).map(|group| {
-        let records = group
-            .iter()
-            .filter_map(|(range, _)| batch.body.get(range.clone()));
-        (group.first().map_or("", |(_, reason)| reason), records)
-    })
+) -> Vec<(Cow<'a, str>, Vec<&'a [u8]>)> {
+    group(refused.iter().filter_map(|(range, reason)| {
+        let record = batch.body.get(range.clone())?;
+        Some((&**reason, record))
+    }))
+}
+
+/// Groups items by reason. The last of [`GROUPS_MAX`] groups holds the items with all further reasons.
+pub(crate) fn group<'a, T>(
+    items: impl Iterator<Item = (&'a str, T)>,
+) -> Vec<(Cow<'a, str>, Vec<T>)> {
+    let mut groups: Vec<(Cow<'a, str>, Vec<T>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut is_mixed = false;
+    for (reason, item) in items {
+        let place = match places.get(reason) {
+            Some(place) => *place,
+            None if groups.len() < GROUPS_MAX => {
+                places.insert(reason, groups.len());
+                groups.push((reason.into(), Vec::new()));
+                groups.len() - 1
+            }
+            None => {
+                is_mixed = true;
+                GROUPS_MAX - 1
+            }
+        };
+        if let Some((_, items)) = groups.get_mut(place) {
+            items.push(item);
+        }
+    }
+    if let (true, Some((reason, _))) = (is_mixed, groups.last_mut()) {
+        *reason =
+            format!("one of more than {GROUPS_MAX} reasons in its batch, such as: {reason}").into();
+    }
+    groups
 }
 
 #[cfg(test)]
@@ -25,14 +58,53 @@ mod tests {
     use super::*;
     use crate::rig::lines;
 
-    #[test]
-    fn neighbours_with_the_same_reason_leave_together() {
-        let batch = lines("t", "a\nb\nc\n");
-        let refused = [(0, "x"), (2, "x"), (4, "y")]
-            .map(|(start, reason)| (start..start + 2, reason.to_owned()));
-        let groups: Vec<_> = by_reason(&batch, &refused)
-            .map(|(reason, records)| (reason, records.collect::<Vec<_>>().concat()))
+    fn groups(reasons: &[&str]) -> Vec<(String, String)> {
+        let batch = lines("t", "a\nb\nc\nd\n");
+        let refused: Vec<_> = (0..)
+            .zip(reasons)
+            .map(|(place, reason)| (place * 2..place * 2 + 2, (*reason).to_owned()))
             .collect();
-        assert_eq!(groups, [("x", b"a\nb\n".to_vec()), ("y", b"c\n".to_vec())]);
+        let groups = by_reason(&batch, &refused).into_iter();
+        groups
+            .map(|(reason, records)| {
+                let text = String::from_utf8(records.concat()).unwrap();
+                (reason.into_owned(), text)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn records_with_the_same_reason_leave_together_in_order() {
+        let pair = |reason: &str, text: &str| (reason.to_owned(), text.to_owned());
+        assert_eq!(groups(&[]), []);
+        assert_eq!(
+            groups(&["x", "x", "y"]),
+            [pair("x", "a\nb\n"), pair("y", "c\n")]
+        );
+        assert_eq!(
+            groups(&["x", "y", "x", "y"]),
+            [pair("x", "a\nc\n"), pair("y", "b\nd\n")]
+        );
+    }
+
+    #[test]
+    fn a_batch_with_very_many_reasons_leaves_in_few_groups_and_no_record_is_lost() {
+        let few: Vec<String> = (0..GROUPS_MAX).map(|number| number.to_string()).collect();
+        let groups = group(few.iter().map(|reason| (&**reason, ())));
+        assert!(groups.iter().map(|(reason, _)| &**reason).eq(&few));
+        let count = 10_000;
+        let batch = lines("t", &"a\n".repeat(count));
+        let refused: Vec<_> = (0..count)
+            .map(|place| (place * 2..place * 2 + 2, format!("no {place}")))
+            .collect();
+        let groups = by_reason(&batch, &refused);
+        assert_eq!(groups.len(), GROUPS_MAX);
+        assert_eq!((&*groups[0].0, groups[0].1.len()), ("no 0", 1));
+        let (reason, records) = groups.last().unwrap();
+        assert_eq!(
+            reason,
+            "one of more than 16 reasons in its batch, such as: no 15"
+        );
+        assert_eq!(records.len(), count - (GROUPS_MAX - 1));
     }
 }

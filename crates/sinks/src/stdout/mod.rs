@@ -19,7 +19,10 @@ use millstream_pipeline::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::format::{Formatting, schema_with};
+use crate::{
+    format::{Formatting, schema_with},
+    sending::{Refused, by_reason},
+};
 
 mod writer;
 
@@ -94,11 +97,12 @@ async fn run(inlet: &mut Inlet, mut writer: Writer<impl io::Write>) -> Result<()
         match item {
             Some(Item::Batch(batch, _)) => {
                 let rejects = writer.write(&batch).map_err(|error| failure(&error))?;
-                for reject in rejects {
-                    let record = batch.body.get(reject.range).unwrap_or_default();
-                    inlet
-                        .reject(&batch, [record], &reject.reason.to_string())
-                        .await;
+                let refused: Vec<Refused> = rejects
+                    .into_iter()
+                    .map(|reject| (reject.range, reject.reason.to_string()))
+                    .collect();
+                for (reason, records) in by_reason(&batch, &refused) {
+                    inlet.reject(&batch, records, &reason).await;
                 }
             }
             Some(Item::Checkpoint(checkpoint)) => {

@@ -4,6 +4,7 @@ use std::{
 };
 
 use millstream_pipeline::failure::Again;
+use millstream_record::Batch;
 use millstream_testkit::{block_on, contract::SinkCase};
 
 use super::*;
@@ -117,6 +118,25 @@ fn a_record_that_cannot_be_written_is_rejected_and_its_neighbors_are_written() {
             .windows(3)
             .any(|bytes| bytes == [0x92, 0x00, 0x80])
     );
+}
+
+#[test]
+fn records_that_are_rejected_for_the_same_reason_leave_together() {
+    let (upstream, output) = (Upstream::memory(), Output::default());
+    let batch = Batch {
+        count: 3,
+        body: [0x92, 0x00, 0x80].repeat(3).into(),
+        ..misfit()
+    };
+    upstream.put(batch, true);
+    upstream.close();
+    run_with(r#"{"format": "raw"}"#, &upstream, output).unwrap();
+    let counts: Vec<u32> = upstream
+        .rejected()
+        .iter()
+        .map(|group| group.count)
+        .collect();
+    assert_eq!(counts, [3]);
 }
 
 #[test]
