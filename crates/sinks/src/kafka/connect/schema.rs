@@ -62,7 +62,9 @@ impl Schemas {
         Ok(())
     }
 
-    /// Appends the schema of the value `root`. `topic`: the name of the schema if the value is the whole record.
+    /// Appends the schema of the value `root`. `topic`: the name of the schema if the value is the whole record. The schema of an
+    /// element of an array is only compared with those of the other elements. It lacks the name that all elements have from their
+    /// array, because this name may be long, and there may be many elements.
     pub(super) fn write(
         &mut self,
         tree: &Tree,
@@ -92,6 +94,7 @@ impl Schemas {
                     });
                     let name = match node {
                         0 => topic.as_bytes(),
+                        _ if root != 0 && tree.shares_name(node, root) => b"",
                         _ => tree.name(node, bytes),
                     };
                     if kind == Kind::Map {
@@ -139,5 +142,32 @@ fn type_name(kind: &Kind) -> &'static [u8] {
         Kind::Bytes(_) => b"bytes",
         Kind::Map => b"struct",
         Kind::Array => b"array",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_wire::msgpack::{write_array_len, write_map_len, write_str};
+
+    use super::*;
+
+    #[test]
+    fn a_check_of_an_array_does_not_write_its_name_for_each_element() {
+        let name = "x".repeat(1 << 20);
+        let mut record = Vec::new();
+        write_map_len(&mut record, 1);
+        write_str(&mut record, name.as_bytes());
+        // Maps have the name of the array that they are in, also if another array is between them.
+        write_array_len(&mut record, 3);
+        record.extend_from_slice(b"\x91\x81\xa1a\x01".repeat(3).as_slice());
+        let (mut tree, mut schemas) = (Tree::default(), Schemas::default());
+        tree.read(&record, true).unwrap();
+        schemas.check_arrays(&tree, &record).unwrap();
+        assert!(schemas.first.capacity() < 1 << 10);
+        assert!(schemas.other.capacity() < 1 << 10);
+        let mut whole = Vec::new();
+        schemas.write(&tree, &record, 0, "t", &mut whole);
+        let named = format!("\"name\":\"{name}\"");
+        assert!(String::from_utf8(whole).unwrap().contains(&named));
     }
 }

@@ -185,6 +185,12 @@ impl Tree {
     pub(super) fn name<'a>(&self, node: usize, bytes: &'a [u8]) -> &'a [u8] {
         name_of(&self.nodes, node, bytes)
     }
+
+    /// Whether two values have the same name because they are in the same array, or one is in the other.
+    pub(super) fn shares_name(&self, one: usize, other: usize) -> bool {
+        let name = |node: usize| self.nodes.get(node).map(|node| &node.name);
+        name(one) == name(other)
+    }
 }
 
 fn name_of<'a>(nodes: &[Node], node: usize, bytes: &'a [u8]) -> &'a [u8] {
