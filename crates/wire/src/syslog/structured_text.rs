@@ -43,12 +43,21 @@ fn elements(value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) -> Option<()
     Some(())
 }
 
-/// Writes a name with its value, or with each value of a list.
+/// Writes a name with its value, or with each value of a list. The key is read once: it may be long, and the list may have many
+/// values.
 fn values_of(key: &[u8], value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) -> Option<()> {
+    // The name in the output, once it is written.
+    let mut named = 0..0;
     let mut one = |value: &[u8]| {
         out.push(b' ');
-        text_of(key, scratch);
-        name(scratch, out);
+        if named.is_empty() {
+            text_of(key, scratch);
+            let start = out.len();
+            name(scratch, out);
+            named = start..out.len();
+        } else {
+            out.extend_from_within(named.clone());
+        }
         out.extend_from_slice(b"=\"");
         text_of(value, scratch);
         for byte in scratch.iter() {

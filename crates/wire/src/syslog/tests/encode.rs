@@ -1,6 +1,9 @@
 //! Encoded headers: the decoder reads them back, and missing fields have defaults.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use millstream_record::{Batch, Encoding, Time, Values};
 use proptest::prelude::*;
@@ -179,6 +182,20 @@ fn a_field_that_is_nil_is_encoded_like_a_missing_one() {
     let elements = Value::Map(vec![("x@1".into(), parameters)]);
     let batch = record(vec![("structured_data", elements)]);
     assert!(head(Header::Rfc5424, "UTC", &batch).ends_with(" [x@1 user=\"\"] "));
+}
+
+#[test]
+fn a_long_key_with_very_many_values_is_read_once() {
+    let values = Value::Array(vec!["".into(); 400_000]);
+    let parameters = Value::Map(vec![("k".repeat(4 << 20).into(), values)]);
+    let elements = Value::Map(vec![("x@1".into(), parameters)]);
+    let batch = record(vec![("structured_data", elements)]);
+    let start = Instant::now();
+    let text = head(Header::Rfc5424, "UTC", &batch);
+    // Reading the key for each value takes minutes.
+    assert!(start.elapsed() < Duration::from_secs(20));
+    let value = format!(" {}=\"\"", "k".repeat(32));
+    assert!(text.ends_with(&format!(" [x@1{}] ", value.repeat(400_000))));
 }
 
 /// Any value, a few levels deep.
