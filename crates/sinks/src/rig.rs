@@ -307,6 +307,36 @@ pub(crate) fn misfit() -> Batch {
     }
 }
 
+/// Records like [`misfit`], in one batch under a tag of 8 KiB. Such a tag makes each record thousands of times longer.
+pub(crate) fn misfits(count: usize) -> Batch {
+    Batch {
+        tag: long_tag().as_str().into(),
+        body: misfit().body.repeat(count).into(),
+        count: count as u32,
+        ..misfit()
+    }
+}
+
+/// The longest tag that a Millstream accepts.
+pub(crate) fn long_tag() -> String {
+    "t".repeat(8 << 10)
+}
+
+/// The number of gzip members in a file.
+pub(crate) fn gzip_members(file: &[u8]) -> usize {
+    let heads = file.windows(4);
+    heads.filter(|head| head == b"\x1f\x8b\x08\x00").count()
+}
+
+/// The number of records in each group of rejected records.
+pub(crate) fn rejected_groups(upstream: &Upstream) -> Vec<u32> {
+    upstream
+        .rejected()
+        .iter()
+        .map(|group| group.count)
+        .collect()
+}
+
 /// Builds a sink with these options (in JSON); panics with their problems.
 pub(crate) fn build(component: &Component, options: &str) -> Arc<dyn Sink> {
     try_build(component, options).unwrap_or_else(|problems| panic!("{problems:?}"))

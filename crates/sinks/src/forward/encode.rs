@@ -6,8 +6,8 @@
 //!
 //! A packed batch (MessagePack entries) is usually sent unchanged: its body becomes the payload and is neither copied nor decoded.
 //! Lines are sent as lines between two Millstreams and become `[time, {"message": line}]` for all other receivers. Records are
-//! parsed only for `add`, for `time: integer` and to drop metadata. The encoder promises that every record of a batch is either
-//! encoded or rejected.
+//! parsed only for `add`, for `time: integer` and to drop metadata. The fields of `add` can make records thousands of times longer,
+//! so with `add` a part is encoded in pieces. The encoder promises that every record of a batch is either encoded or rejected.
 
 use std::io;
 
@@ -15,13 +15,13 @@ use bytes::Bytes;
 use millstream_record::{Batch, Buffer, Encoding, Pool};
 use millstream_wire::{
     compression::{Codec, compress},
-    format::{self, Reject},
+    format::{self, Part},
     forward::{Compressed, OPTION_BYTES_MAX, Options, write_frame_head, write_options},
     msgpack::{entry_head, metadata_len, skip, write_array_len, write_int, write_time},
 };
 use tokio::time::Instant;
 
-use crate::sending::parts;
+use crate::sending::{Refused, parts};
 
 use super::{
     chunk::{Chunk, Name},
@@ -30,7 +30,10 @@ use super::{
 
 /// A batch larger than this becomes several chunks. Receivers refuse frames above some limit (Millstream: 64 MiB), and an error
 /// makes the sink resend a whole chunk.
-const PART_BYTES_MAX: usize = 8 << 20;
+pub(super) const PART_BYTES_MAX: usize = 8 << 20;
+/// A record that `add` makes longer than this is rejected: a Millstream would refuse its frame (`limits.frame`, 64 MiB) on every
+/// resend. The difference is for the tag and the options.
+const RECORD_BYTES_MAX: usize = (64 << 20) - (64 << 10);
 /// Maximum growth of a line that becomes an entry: the heads of array and map, an EventTime, the key, the head of the text.
 const ENTRY_BYTES: usize = 1 + 10 + 1 + 8 + 5;
 
@@ -66,13 +69,15 @@ pub(super) struct Encoder {
     pub(super) dropped: u64,
 }
 
-/// An encoded part.
+/// An encoded part, or a piece of it.
 pub(super) struct Payload {
     pub(super) bytes: Bytes,
     /// Number of records in it.
     pub(super) count: u32,
+    /// The offset in the part's body at which the next piece begins.
+    pub(super) end: usize,
     /// Records that could not be encoded, each with its range in the part's body.
-    pub(super) rejects: Vec<Reject>,
+    pub(super) refused: Vec<Refused>,
 }
 
 impl Encoder {
@@ -106,49 +111,91 @@ impl Encoder {
         parts(batch, fits)
     }
 
-    /// Returns the payload of a part before compression: the part's own body, without a copy, wherever possible.
-    pub(super) fn payload(&mut self, part: &Batch) -> Payload {
+    /// Returns the payload of a part before compression, from the offset `start` in its body: the part's own body, without a copy,
+    /// wherever possible. The same part always becomes the same payloads.
+    pub(super) fn payload(&mut self, part: &Batch, start: usize) -> Payload {
         if self.passes(part) {
             return Payload {
                 bytes: part.body.clone(),
                 count: part.count,
-                rejects: Vec::new(),
+                end: part.len(),
+                refused: Vec::new(),
             };
         }
-        let mut out = self
-            .pool
-            .take(part.len() + part.count as usize * ENTRY_BYTES);
-        let mut rejects = Vec::new();
-        let count = self.append(part, &mut out, &mut rejects);
+        let likely = part.len() + part.count as usize * ENTRY_BYTES;
+        let mut out = self.pool.take(likely.min(PART_BYTES_MAX));
+        let mut refused = Vec::new();
+        let done = self.append(part, start, PART_BYTES_MAX, &mut out, &mut refused);
         Payload {
             bytes: compact(out.freeze()),
-            count,
-            rejects,
+            count: done.records,
+            end: done.end,
+            refused,
         }
     }
 
-    /// Appends the payload of a part to `out` and returns the number of its records.
+    /// Appends the payload of a part, from the offset `start` in its body, to `out`. With `add`, stops before the record that would
+    /// make `out` longer than `bytes_max`, but not before the first one.
     pub(super) fn append(
         &mut self,
         part: &Batch,
+        start: usize,
+        bytes_max: usize,
         out: &mut Buffer,
-        rejects: &mut Vec<Reject>,
-    ) -> u32 {
+        refused: &mut Vec<Refused>,
+    ) -> Part {
+        let whole = Part {
+            records: part.count,
+            end: part.len(),
+        };
         if self.passes(part) {
             out.extend_from_slice(&part.body);
-            return part.count;
+            return whole;
         }
         if self.time == TimeForm::Event && self.metadata == Metadata::Keep {
-            return self.format.encode(part, out, rejects);
+            return self.encode(part, start, bytes_max, out, refused);
         }
         if !self.adds && part.encoding == Encoding::Packed {
             self.dropped += plain_heads(&part.body, self.time, out);
-            return part.count;
+            return whole;
         }
-        let mut packed = self.pool.take(part.len());
-        let count = self.format.encode(part, &mut packed, rejects);
+        let mut packed = self.pool.take(part.len().min(PART_BYTES_MAX));
+        let room = bytes_max.saturating_sub(out.len());
+        let done = self.encode(part, start, room, &mut packed, refused);
         self.dropped += plain_heads(&packed, self.time, out);
-        count
+        done
+    }
+
+    /// Like [`Encoder::append`], for the format's entries.
+    fn encode(
+        &mut self,
+        part: &Batch,
+        start: usize,
+        bytes_max: usize,
+        out: &mut Buffer,
+        refused: &mut Vec<Refused>,
+    ) -> Part {
+        let bytes_max = if self.adds { bytes_max } else { usize::MAX };
+        let before = out.len();
+        let mut rejects = Vec::new();
+        let range = start..part.len();
+        let mut done = self
+            .format
+            .encode_within(part, range, bytes_max, out, &mut rejects);
+        // All records of the piece before the first one that is encoded are rejected.
+        let first = rejects.last().map_or(start, |reject| reject.range.end);
+        let rejects = rejects.into_iter();
+        refused.extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
+        let bytes = out.len() - before;
+        if self.adds && done.records == 1 && bytes > RECORD_BYTES_MAX {
+            out.truncate(before);
+            done.records = 0;
+            let reason = format!(
+                "with the fields of `add` the record has {bytes} bytes, and receivers accept at most {RECORD_BYTES_MAX}"
+            );
+            refused.push((first..done.end, reason));
+        }
+        done
     }
 
     /// Builds the chunk with this payload and with the tag and values of `part`. Compresses the payload if the options say so.

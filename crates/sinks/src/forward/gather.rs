@@ -8,6 +8,7 @@ use std::sync::Arc;
 use millstream_record::{Batch, Buffer, Pool, Tag, Values};
 use tokio::time::Instant;
 
+use super::encode::PART_BYTES_MAX;
 use crate::sending::Batching;
 
 /// A batch of this size or more is a separate chunk: copying it would cost more than an additional ack.
@@ -51,6 +52,11 @@ impl Gathering {
     /// Whether a batch is small enough to be gathered.
     pub(super) fn takes(&self, batch: &Batch) -> bool {
         batch.len() < ALONE_BYTES.min(self.limits.size.as_usize())
+    }
+
+    /// The length at which a chunk is certainly full.
+    pub(super) fn bytes_max(&self) -> usize {
+        self.limits.size.as_usize().min(PART_BYTES_MAX)
     }
 
     /// Returns the index of the chunk for a batch with this tag and these values. `values` is None if the peer gets no values.

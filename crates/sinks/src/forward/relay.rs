@@ -7,7 +7,7 @@
 //! so back-pressure begins when all windows are full or no server is available. The relay promises that a checkpoint is settled
 //! only when every chunk before it is acked or rejected. The links handle sockets.
 
-use std::{rc::Rc, sync::Arc};
+use std::{collections::VecDeque, future::ready, ops::Range, rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 use millstream_pipeline::{
@@ -15,9 +15,7 @@ use millstream_pipeline::{
 };
 use millstream_record::{Batch, Encoding, Position};
 use millstream_sys::disk::HostDisk;
-use millstream_wire::{
-    format::Reject, forward::TAG_BYTES_MAX, msgpack::write_str, record::records,
-};
+use millstream_wire::{forward::TAG_BYTES_MAX, msgpack::write_str, record::records};
 use tokio::task::JoinSet;
 
 use super::{
@@ -34,10 +32,11 @@ use super::{
     sink::Forward,
     standing::Working,
 };
-use crate::sending::{Ids, Input, Lane, PartNumbers, Refused};
+use crate::sending::{Ids, Input, Lane, PartNumbers};
 
 /// With `balance: hash`, the records of a flow go to one server, in order. The higher bits of a part number are the number of the
-/// flow; this many low bits count the parts of that flow. One flow of a batch becomes at most 2^16 chunks of 8 MiB.
+/// flow; this many low bits count the parts of that flow. One flow of a batch becomes at most 2^16 chunks of 8 MiB (with `add`, this
+/// is 512 GiB of payload).
 const FLOW_PART_BITS: u32 = 16;
 
 /// Maximum number of chunks from the first unfinished one to the newest. The lane holds a small entry for each of them, even if
@@ -53,6 +52,8 @@ pub(super) struct Relay<'a> {
     /// The task that looks for servers.
     discovery: JoinSet<()>,
     gathering: Gathering,
+    /// The parts of the last batch that are not chunks yet.
+    rest: Rest,
     encoder: Encoder,
     flows: Option<Flows>,
     ids: Ids,
@@ -60,6 +61,16 @@ pub(super) struct Relay<'a> {
     given_up: Meter,
     stop: Stop,
     stopped: bool,
+}
+
+/// The parts of a batch that are not chunks yet, each with its flow. With `add`, a part may become so many chunks that only some of
+/// them fit into memory.
+#[derive(Default)]
+struct Rest {
+    position: Option<Position>,
+    parts: VecDeque<(Option<Flow>, Batch)>,
+    /// The offset in the body of the first part up to which it is sent.
+    sent: usize,
 }
 
 /// An event of the lane.
@@ -70,6 +81,8 @@ enum Event {
     /// panicked.
     Cluster(Result<(), Failure>),
     Input(Input),
+    /// All chunks have a server, and there are parts of the last batch that are not chunks yet.
+    Rest,
     /// The gathered batches have waited long enough.
     Due,
     Stopped,
@@ -100,6 +113,7 @@ impl<'a> Relay<'a> {
             encoder: sink.encoder(context.pool.clone()),
             flows: sink.flow.as_ref().map(Flows::new),
             gathering: Gathering::new(sink.batch),
+            rest: Rest::default(),
             given_up: context.meters.counter("records_given_up"),
             ids: lane.ids()?,
             numbers: PartNumbers::default(),
@@ -129,6 +143,7 @@ impl<'a> Relay<'a> {
                 Event::Hub | Event::Input(Input::Checkpoint | Input::End) => {}
                 Event::Input(Input::Batch(batch, position)) => self.batch(batch, position).await?,
                 Event::Input(Input::Tick) => self.give_up_overdue().await,
+                Event::Rest => self.send_next().await?,
                 Event::Due => self.flush()?,
                 Event::Stopped => self.stopped = true,
                 Event::Cluster(changed) => changed?,
@@ -153,6 +168,7 @@ impl<'a> Relay<'a> {
         // While a chunk has no server, the lane takes no more batches. Back-pressure starts here.
         let dealt = self.hub.pending.borrow().is_empty();
         let has_room = dealt && self.lane.in_flight() < IN_FLIGHT_MAX;
+        let has_rest = !self.rest.parts.is_empty();
         Ok(tokio::select! {
             biased;
             () = self.hub.changed.notified() => Event::Hub,
@@ -161,7 +177,8 @@ impl<'a> Relay<'a> {
                 let text = format!("the search for servers panicked: {panic}");
                 Event::Cluster(Err(Failure::us(text)))
             }
-            input = self.lane.next(has_room) => Event::Input(input?),
+            input = self.lane.next(has_room && !has_rest) => Event::Input(input?),
+            () = ready(()), if has_room && has_rest => Event::Rest,
             () = self.gathering.due(), if dealt && !self.gathering.is_empty() => Event::Due,
             () = self.stop.stopped(), if !self.stopped => Event::Stopped,
         })
@@ -170,7 +187,8 @@ impl<'a> Relay<'a> {
     /// Whether the inlet has ended and everything is settled, or the process stops while no server is connected. The second case
     /// applies only behind a durable channel, which keeps the rest for the next start.
     fn is_finished(&self) -> bool {
-        let everything_sent = self.gathering.is_empty() && self.lane.is_settled();
+        let everything_sent =
+            self.gathering.is_empty() && self.rest.parts.is_empty() && self.lane.is_settled();
         self.lane.has_ended() && everything_sent
             || self.stopped && self.lane.is_durable() && !self.cluster.is_up()
     }
@@ -206,51 +224,57 @@ impl<'a> Relay<'a> {
         }
         // Keeps the order: batches that were gathered earlier leave first.
         self.flush()?;
-        match &mut self.flows {
-            None => self.send_parts(batch, position, None).await,
+        let parts = match &mut self.flows {
+            None => vec![(None, batch)],
             Some(flows) => {
-                for (flow, part) in flows.split(batch, &self.lane.context.pool) {
-                    self.send_parts(part, position, Some(flow)).await?;
-                }
-                Ok(())
+                let parts = flows.split(batch, &self.lane.context.pool).into_iter();
+                parts.map(|(flow, part)| (Some(flow), part)).collect()
             }
+        };
+        for (flow, part) in parts {
+            let parts = self.encoder.parts(part).into_iter();
+            self.rest.parts.extend(parts.map(|part| (flow, part)));
         }
+        self.rest.position = position;
+        self.send_next().await
     }
 
-    /// Makes chunks from a batch, or from the part of a batch that belongs to one flow.
-    async fn send_parts(
-        &mut self,
-        batch: Batch,
-        position: Option<Position>,
-        flow: Option<Flow>,
-    ) -> Result<(), Failure> {
+    /// Makes a chunk from the next part of the last batch, or from as much of the part as a chunk holds.
+    async fn send_next(&mut self) -> Result<(), Failure> {
+        let (position, start) = (self.rest.position, self.rest.sent);
+        let Some((flow, whole)) = self.rest.parts.pop_front() else {
+            return Ok(());
+        };
+        let payload = self.encoder.payload(&whole, start);
+        let mut part = piece(&whole, start..payload.end);
+        if payload.end < whole.len() {
+            self.rest.sent = payload.end;
+            self.rest.parts.push_front((flow, whole.clone()));
+        } else {
+            self.rest.sent = 0;
+        }
         let first = flow.map_or(0, |flow| usize::from(flow) << FLOW_PART_BITS);
-        for mut part in self.encoder.parts(batch) {
-            let place = first + self.numbers.next(position, flow.unwrap_or_default());
-            part.body = compact(part.body);
-            let number = self.lane.begin(part.received);
-            let id = packed(&self.ids.next(position, place, &part.body));
-            let payload = self.encoder.payload(&part);
-            self.count_dropped();
-            self.reject(&part, payload.rejects).await;
-            let source = self.encoder.keep_source.then(|| part.clone());
-            let part = Batch {
-                count: payload.count,
-                ..part
-            };
-            let place = position.map(|position| (position, place as u32));
-            let name = Name {
-                number,
-                id,
-                flow,
-                place,
-            };
-            self.send(name, &part, payload.bytes, source.into_iter().collect())?;
-        }
-        Ok(())
+        let place = first + self.numbers.next(position, flow.unwrap_or_default());
+        part.body = compact(part.body);
+        let number = self.lane.begin(part.received);
+        let id = packed(&self.ids.next(position, place, &part.body));
+        self.count_dropped();
+        self.lane
+            .reject_refused(None, &whole, &payload.refused)
+            .await;
+        let source = self.encoder.keep_source.then(|| part.clone());
+        part.count = payload.count;
+        let place = position.map(|position| (position, place as u32));
+        let name = Name {
+            number,
+            id,
+            flow,
+            place,
+        };
+        self.send(name, &part, payload.bytes, source.into_iter().collect())
     }
 
-    /// Adds a small batch to the chunk that is being gathered for its tag.
+    /// Adds a small batch to the chunk that is being gathered for its tag. If not all of it fits, the rest becomes separate chunks.
     async fn gather(&mut self, batch: Batch) -> Result<(), Failure> {
         let values = (self.encoder.peer == Peer::Millstream).then_some(&batch.values);
         let (gathering, encoder) = (&mut self.gathering, &mut self.encoder);
@@ -268,20 +292,24 @@ impl<'a> Relay<'a> {
                 gathering.begin(number, part, &self.lane.context.pool)
             }
         };
+        let bytes_max = gathering.bytes_max();
         let gathered = gathering.get(place);
-        let mut rejects = Vec::new();
-        let count = encoder.append(&batch, &mut gathered.payload, &mut rejects);
-        gathered.part.count = gathered.part.count.saturating_add(count);
+        let mut refused = Vec::new();
+        let done = encoder.append(&batch, 0, bytes_max, &mut gathered.payload, &mut refused);
+        gathered.part.count = gathered.part.count.saturating_add(done.records);
         if encoder.keep_source {
-            let body = compact(batch.body.clone());
-            gathered.source.push(Batch {
-                body,
-                ..batch.clone()
-            });
+            let part = piece(&batch, 0..done.end);
+            let body = compact(part.body);
+            gathered.source.push(Batch { body, ..part });
         }
         self.count_dropped();
-        self.reject(&batch, rejects).await;
-        if self.gathering.is_full() {
+        self.lane.reject_refused(None, &batch, &refused).await;
+        if done.end < batch.len() {
+            self.rest.sent = done.end;
+            self.rest.position = None;
+            self.rest.parts.push_back((None, batch));
+            self.flush()
+        } else if self.gathering.is_full() {
             self.flush()
         } else {
             Ok(())
@@ -334,14 +362,6 @@ impl<'a> Relay<'a> {
         chunk.source = source;
         self.hub.pending.borrow_mut().insert(chunk.key(), chunk);
         Ok(())
-    }
-
-    async fn reject(&mut self, part: &Batch, rejects: Vec<Reject>) {
-        let refused = rejects.into_iter();
-        let refused: Vec<Refused> = refused
-            .map(|reject| (reject.range, reject.reason.to_string()))
-            .collect();
-        self.lane.reject_refused(None, part, &refused).await;
     }
 
     /// Gives up chunks older than `retry.give_up`: sends their records to the rejected port.
@@ -397,6 +417,17 @@ fn open_leases(sink: &Forward, context: &SinkContext, channel: u128) -> Result<L
         );
     }
     Ok(leases)
+}
+
+/// Whole records of a batch.
+fn piece(batch: &Batch, range: Range<usize>) -> Batch {
+    Batch {
+        body: batch.body.slice(range),
+        origins: Vec::new(),
+        tag: batch.tag.clone(),
+        values: batch.values.clone(),
+        ..*batch
+    }
 }
 
 /// Encodes an id as a MessagePack string.

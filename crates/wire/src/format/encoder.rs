@@ -123,7 +123,32 @@ impl Notes for Until {
     }
 }
 
-/// The result of [`Encoder::encode_until`].
+/// Stops the encoder at the first record that makes the output longer than `bytes_max`.
+struct Within {
+    bytes_max: usize,
+    /// The length of the output after the last record that fits; `None` if no record fits.
+    fits: Option<usize>,
+    /// The offset in the body at which the encoder has stopped: the start of the record that does not fit, or the end of the first
+    /// record, if even that one does not fit.
+    end: Option<usize>,
+}
+
+impl Notes for Within {
+    #[inline(always)]
+    fn note(&mut self, mark: Mark) -> bool {
+        if mark.written <= self.bytes_max {
+            self.fits = Some(mark.written);
+            return true;
+        }
+        self.end = Some(match self.fits {
+            Some(_) => mark.start,
+            None => mark.end,
+        });
+        false
+    }
+}
+
+/// The result of [`Encoder::encode_until`] and [`Encoder::encode_within`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The number of records appended.
@@ -257,6 +282,33 @@ impl Encoder {
         Part {
             records,
             end: until.end.unwrap_or(end),
+        }
+    }
+
+    /// Like [`Encoder::encode_range`], but stops before `out` becomes longer than `bytes_max`. At least one record is appended, however
+    /// long it is. Fields that are added can be much longer than the record, so the output is bounded only in this way.
+    pub fn encode_within(
+        &mut self,
+        batch: &Batch,
+        range: Range<usize>,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+        rejects: &mut Vec<Reject>,
+    ) -> Part {
+        let mut within = Within {
+            bytes_max,
+            fits: None,
+            end: None,
+        };
+        let end = range.end;
+        let mut records = self.run(batch, range, out, rejects, &mut within);
+        if let (Some(written), Some(_)) = (within.fits, within.end) {
+            out.truncate(written);
+            records -= 1;
+        }
+        Part {
+            records,
+            end: within.end.unwrap_or(end),
         }
     }
 

@@ -449,3 +449,30 @@ fn serialized_options_read_back() {
     let schema = schemars::schema_for!(Add);
     assert_eq!(schema.get("type"), Some(&json!("object")));
 }
+
+#[test]
+fn an_output_stays_within_its_limit_unless_its_first_record_is_longer() {
+    let batch = lines(b"a\nbb\ncccccccc\nd\n");
+    let mut encoder = Options {
+        add: add([("tag", "{tag}")]),
+        ..Options::default()
+    }
+    .encoder(&TimeZone::UTC)
+    .unwrap();
+    let mut whole = Vec::new();
+    encoder.encode(&batch, &mut whole, &mut Vec::new());
+    for bytes_max in 0..whole.len() + 2 {
+        let (mut at, mut joined, mut count) = (0, Vec::new(), 0);
+        while at < batch.body.len() {
+            let (mut out, mut rejects) = (Vec::new(), Vec::new());
+            let range = at..batch.body.len();
+            let part = encoder.encode_within(&batch, range, bytes_max, &mut out, &mut rejects);
+            assert!(out.len() <= bytes_max || part.records == 1, "{bytes_max}");
+            assert!(part.end > at && part.records > 0 && rejects.is_empty());
+            at = part.end;
+            count += part.records;
+            joined.extend(out);
+        }
+        assert_eq!((joined, count), (whole.clone(), 4));
+    }
+}

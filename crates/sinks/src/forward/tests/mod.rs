@@ -3,6 +3,7 @@
 mod everyone;
 mod failures;
 mod frames;
+mod growth;
 mod hearts;
 mod members;
 mod random;
