@@ -24,7 +24,7 @@ use super::{
     sink::Http,
     target::Targets,
 };
-use crate::sending::{Ids, Input, Lane, PartNumbers, group, parts};
+use crate::sending::{Ids, Input, Lane, PartNumbers, group, parts, records_max};
 
 /// Bytes of a batch that are encoded at a time. This bounds the memory of encoding even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
@@ -138,7 +138,9 @@ impl<'a> Relay<'a> {
         if position != self.encoded.0 {
             self.encoded = (position, 0);
         }
-        for part in parts(batch, |bytes, _| bytes <= PART_BYTES_MAX) {
+        let records_max = records_max(&batch);
+        let fits = |bytes, records| bytes <= PART_BYTES_MAX && records <= records_max;
+        for part in parts(batch, fits) {
             let place = self.lane.channel_id().zip(position);
             let first = self.encoded.1;
             self.encoder.encode(&part, place, first, &mut self.output);

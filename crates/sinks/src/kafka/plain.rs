@@ -20,13 +20,13 @@ use millstream_record::Batch;
 
 use super::{
     link::{Halt, Link, place_unwanted},
-    shape::Shaper,
+    shape::{Shaper, shapeable},
     sink::Kafka,
     verdict::{Verdicts, is_verdict},
 };
 use crate::sending::{Input, Lane, Outage, Refused, Then};
 
-/// A batch that is not settled yet.
+/// A batch, or a part of one, that is not settled yet.
 struct Held {
     /// Its number in [`Plain::lane`].
     number: u64,
@@ -77,7 +77,11 @@ pub(super) async fn run(
     plain.lane.start()?;
     loop {
         match plain.lane.next(true).await? {
-            Input::Batch(batch, _) => plain.batch(batch).await?,
+            Input::Batch(batch, _) => {
+                for part in shapeable(batch) {
+                    plain.batch(part).await?;
+                }
+            }
             Input::Checkpoint => {
                 plain.deliver().await?;
                 plain.held.clear();
@@ -91,7 +95,7 @@ pub(super) async fn run(
 }
 
 impl Plain<'_> {
-    /// Sends a batch's records. Failures are handled at the checkpoint, or when the client accepts no more.
+    /// Sends the records of a part of a batch. Failures are handled at the checkpoint, or when the client accepts no more.
     async fn batch(&mut self, batch: Batch) -> Result<(), Failure> {
         self.outgoing.clear();
         let number = self.lane.begin(batch.received);

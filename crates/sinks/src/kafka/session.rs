@@ -20,7 +20,7 @@ use super::{
     link::{Halt, Link, place_unwanted},
     ownership::Ownership,
     position::{Committed, identity},
-    shape::Shaper,
+    shape::{Shaper, shapeable},
     sink::Kafka,
     verdict::Verdicts,
 };
@@ -105,7 +105,7 @@ pub(super) struct Session {
     stored: bool,
     /// How many records have been numbered.
     numbered: usize,
-    /// For each batch of the open transaction: the number of its first record, and its position.
+    /// For each batch, or part of one, of the open transaction: the number of its first record, and its position.
     batches: Vec<(usize, Option<Position>)>,
 }
 
@@ -180,12 +180,15 @@ impl Session {
         position: Option<Position>,
         carried: &mut Carried<'_>,
     ) -> Result<(), End> {
-        let sent = self.send(&batch, position, carried);
-        if !self.refused.is_empty() {
-            let refused = std::mem::take(&mut self.refused);
-            self.rejects.push((batch, refused));
+        for part in shapeable(batch) {
+            let sent = self.send(&part, position, carried);
+            if !self.refused.is_empty() {
+                let refused = std::mem::take(&mut self.refused);
+                self.rejects.push((part, refused));
+            }
+            sent?;
         }
-        sent
+        Ok(())
     }
 
     fn send(

@@ -22,7 +22,18 @@ use super::{
     options::{Config, Format},
     topics::{Limits, Topics},
 };
-use crate::sending::Refused;
+use crate::sending::{Refused, parts, records_max};
+
+/// Bytes of a batch that are encoded at a time. This bounds the memory of encoding even for large batches.
+const PART_BYTES_MAX: usize = 256 << 10;
+
+/// Splits a batch into parts that are shaped one after the other.
+pub(super) fn shapeable(batch: Batch) -> Vec<Batch> {
+    let records_max = records_max(&batch);
+    parts(batch, |bytes, records| {
+        bytes <= PART_BYTES_MAX && records <= records_max
+    })
+}
 
 /// Turns batches into Kafka records.
 pub(super) struct Shaper {

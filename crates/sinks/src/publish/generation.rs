@@ -20,6 +20,7 @@ use super::{
     manifest::Named,
     store::{Place, Store},
 };
+use crate::sending::records_max;
 
 /// The content of an output is written to the store when this many bytes are in memory.
 const PIECE_BYTES: usize = 1 << 20;
@@ -152,6 +153,7 @@ impl<O> Generation<O> {
         mut range: Range<usize>,
         rejects: &mut Vec<Reject>,
     ) -> Result<(), Failure> {
+        let records_max = records_max(batch) as u64;
         while !range.is_empty() {
             self.uses += 1;
             if !self.open.contains_key(directory) {
@@ -162,7 +164,7 @@ impl<O> Generation<O> {
             };
             open.used = self.uses;
             let room = to.settings.rotate.records.saturating_sub(open.records);
-            let now = some_records(batch, &range, room);
+            let now = some_records(batch, &range, room.min(records_max));
             range.start = now.end;
             let before = held(to.store, open);
             open.records += u64::from(open.body.encode(batch, now, rejects)?);

@@ -30,5 +30,5 @@ pub(crate) use lane::{Input, Lane};
 pub(crate) use lateness::Lateness;
 pub(crate) use options::{Batching, Retry};
 pub(crate) use outage::{Outage, Then};
-pub(crate) use parts::parts;
+pub(crate) use parts::{parts, records_max};
 pub(crate) use refused::{Refused, by_reason, group};

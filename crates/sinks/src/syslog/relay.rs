@@ -27,7 +27,7 @@ use super::{
     messages::{DATAGRAM_BYTES_MAX, Messages},
     sink::Syslog,
 };
-use crate::sending::{Input, Lane, Outage, Refused, parts};
+use crate::sending::{Input, Lane, Outage, Refused, parts, records_max};
 
 /// Bytes of a batch that are encoded at a time. This bounds the memory of messages even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
@@ -156,7 +156,8 @@ impl<'a> Relay<'a> {
 
     async fn batch(&mut self, batch: Batch) -> Result<(), Stopped> {
         let number = self.lane.begin(batch.received);
-        let fits = |bytes, records| bytes <= PART_BYTES_MAX && records <= PART_RECORDS_MAX;
+        let records_max = records_max(&batch).min(PART_RECORDS_MAX);
+        let fits = |bytes, records| bytes <= PART_BYTES_MAX && records <= records_max;
         for part in parts(batch, fits) {
             let (mut rejects, mut long) = (Vec::new(), Vec::new());
             if self.messages.is_empty() {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::*;
-use crate::rig::{Rig, Upstream, build, check_contract, lines, misfit, packed, try_build};
+use crate::rig::{self, Rig, Upstream, build, check_contract, lines, misfit, packed, try_build};
 use millstream_record::Batch;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -329,4 +329,15 @@ fn it_keeps_the_contract_of_sinks() {
         arrived,
         Some(misfit()),
     ));
+}
+
+#[test]
+fn few_records_are_encoded_at_a_time_if_their_tag_is_long() {
+    let (_listener, options) = listener(r#", "format": "raw""#);
+    let upstream = Upstream::memory();
+    upstream.put(rig::misfits(2049), true);
+    upstream.close();
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    block_on(rig.run()).unwrap();
+    assert_eq!(rig::rejected_groups(&upstream), [1024, 1024, 1]);
 }

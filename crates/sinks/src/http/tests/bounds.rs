@@ -1,6 +1,7 @@
 //! Peers and servers choose sizes and texts. Neither may make the sink use memory or syncs without limit.
 
 use super::*;
+use crate::rig::{misfits, rejected_groups};
 
 #[test]
 fn documents_that_are_refused_for_very_many_reasons_leave_in_few_groups() {
@@ -20,11 +21,7 @@ fn documents_that_are_refused_for_very_many_reasons_leave_in_few_groups() {
     upstream.close();
     let more = r#", "framing": "bulk", "bulk": {"index": "logs"}"#;
     let rig = run(&options(&server, more), &upstream);
-    let counts: Vec<u32> = upstream
-        .rejected()
-        .iter()
-        .map(|group| group.count)
-        .collect();
+    let counts = rejected_groups(&upstream);
     assert_eq!(counts.len(), 16);
     assert_eq!(counts.iter().sum::<u32>(), 100);
     assert_eq!(rig.meter("records_refused"), 100);
@@ -35,4 +32,14 @@ fn documents_that_are_refused_for_very_many_reasons_leave_in_few_groups() {
         "{}",
         told[99].1
     );
+}
+
+#[test]
+fn few_records_are_encoded_at_a_time_if_their_tag_is_long() {
+    let server = Scripted::answering(|_| Said::status(200));
+    let upstream = Upstream::memory();
+    upstream.put(misfits(2049), true);
+    upstream.close();
+    run(&options(&server, r#", "format": "raw""#), &upstream);
+    assert_eq!(rejected_groups(&upstream), [1024, 1024, 1]);
 }

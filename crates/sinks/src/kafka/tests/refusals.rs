@@ -201,3 +201,16 @@ async fn records_are_sent_together_again_once_the_bad_ones_are_known() {
         assert_eq!(alone.last(), Some(&false), "durable: {durable}");
     }
 }
+
+#[tokio::test]
+async fn few_records_are_encoded_at_a_time_if_their_tag_is_long() {
+    for durable in [true, false] {
+        let mut bench = if durable { exact(RAW) } else { plain(RAW) };
+        drop(bench.upstream.put(rig::misfits(2049), false));
+        bench.put("a\n");
+        bench.upstream.close();
+        bench.rig.run().await.unwrap();
+        assert_eq!(rig::rejected_groups(&bench.upstream), [1024, 1024, 1]);
+        assert_eq!(bench.broker.values(), ["a"], "durable: {durable}");
+    }
+}

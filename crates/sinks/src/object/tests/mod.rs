@@ -8,7 +8,9 @@ use object_store::memory::InMemory;
 use parquet::file::{reader::FileReader, serialized_reader::SerializedFileReader};
 
 use super::{COMPONENT, ObjectSink};
-use crate::rig::{Rig, Upstream, build, check_contract, lines, misfit, node, packed, try_build};
+use crate::rig::{
+    self, Rig, Upstream, build, check_contract, lines, misfit, node, packed, try_build,
+};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -290,4 +292,17 @@ fn a_file_with_the_name_of_an_output_is_reported_and_not_replaced() {
     run().unwrap();
     assert_eq!(fs::read(&taken).unwrap(), b"a\n");
     assert_eq!(upstream.settled(), 1);
+}
+
+#[test]
+fn a_batch_that_added_fields_make_very_long_is_compressed_in_pieces() {
+    let directory = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    upstream.put(lines(&rig::long_tag(), &"a\n".repeat(4096)), false);
+    upstream.close();
+    let more = r#", "add": {"tag": "{tag}"}, "compression": "gzip""#;
+    run(&upstream, directory.path(), "x", more);
+    let files = files(&directory.path().join("out"));
+    let members: Vec<_> = files.values().map(|file| rig::gzip_members(file)).collect();
+    assert!(members[0] >= 4, "{members:?}");
 }
