@@ -33,9 +33,16 @@ impl<W: Write> Writer<W> {
             self.flush()?;
             write_all(&mut self.out, &batch.body)?;
         } else {
-            self.encoder.encode(batch, &mut self.buffer, &mut rejects);
-            if self.buffer.len() >= WRITE_BYTES {
-                self.flush()?;
+            // In steps, because fields that are added can make records much longer.
+            let mut range = 0..batch.len();
+            while !range.is_empty() {
+                let (encoder, buffer) = (&mut self.encoder, &mut self.buffer);
+                let part =
+                    encoder.encode_until(batch, range.clone(), WRITE_BYTES, buffer, &mut rejects);
+                range.start = part.end;
+                if self.buffer.len() >= WRITE_BYTES {
+                    self.flush()?;
+                }
             }
         }
         Ok(rejects)
@@ -70,4 +77,27 @@ fn write_all(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        format::Formatting,
+        rig::{lines, long_tag, node},
+    };
+
+    #[test]
+    fn a_batch_that_added_fields_make_very_long_is_written_in_steps() {
+        let add = serde_json::json!({ "add": { "tag": "{tag}", "time": null } });
+        let formatting = Formatting::with::<super::super::Config>(&node(add));
+        let encoder = formatting.unwrap().0.encoder();
+        let mut writer = Writer::new(Vec::new(), encoder, Pool::new(1 << 20));
+        let tag = long_tag();
+        writer.write(&lines(&tag, &"a\n".repeat(1000))).unwrap();
+        writer.flush().unwrap();
+        assert!(writer.buffer.capacity() < 16 * WRITE_BYTES);
+        let line = format!("{{\"message\":\"a\",\"tag\":\"{tag}\"}}\n");
+        assert!(writer.out == line.repeat(1000).as_bytes());
+    }
 }
