@@ -20,6 +20,10 @@ use millstream_wire::{
 use super::{config::Settings, patient::PatientWriter, pending::WRITE_BYTES};
 use crate::sending::{Refused, by_reason};
 
+/// Encoded text is written when there is this much of it, also within a span. Fields that are added can make records thousands of
+/// times longer.
+const ENCODED_BYTES_MAX: usize = 8 << 20;
+
 /// Neighboring records of a batch that go to the same file.
 #[derive(Clone, Debug)]
 struct Span {
@@ -28,6 +32,9 @@ struct Span {
     /// Number of records. It is correct only if the body is written unchanged, and is not used otherwise.
     records: u32,
 }
+
+/// The records of a span that are left, and whether they are left because the file is full.
+type Left = (Span, bool);
 
 /// Encodes batches for the files their records belong to.
 pub(super) struct Encode {
@@ -163,12 +170,11 @@ impl Encode {
             };
             self.link(id, batch, &span, out);
             let start = span.range.start;
-            let left = self.put(id, batch, span, out);
-            if out.writer.is_full() || left.is_some() {
+            let (left, is_full) = self.put(id, batch, span, out);
+            if out.writer.is_full() || !left.range.is_empty() {
                 out.flush().await?;
             }
-            let Some(left) = left else { return Ok(()) };
-            if left.range.start == start || !out.writer.has_room(id) {
+            if is_full && (left.range.start == start || !out.writer.has_room(id)) {
                 out.writer.rotate(id, batch.received)?;
             }
             span = left;
@@ -185,43 +191,43 @@ impl Encode {
         }
     }
 
-    /// Puts records into file `id` until it is full. Returns the records that did not fit, or None.
-    fn put(&mut self, id: u32, batch: &Batch, span: Span, out: &mut PatientWriter) -> Option<Span> {
+    /// Puts records into file `id` until it is full or enough is encoded. Returns the records that are left.
+    fn put(&mut self, id: u32, batch: &Batch, mut span: Span, out: &mut PatientWriter) -> Left {
         let writer = &mut out.writer;
+        let range = span.range.clone();
         if self.encoder.passes(batch) {
-            if !writer.fits(id, span.range.len(), span.records) {
+            if !writer.fits(id, range.len(), span.records) {
                 return put_some_shared(id, batch, span, out);
             }
-            writer.add_shared(id, batch.body.slice(span.range), u64::from(span.records));
-            return None;
+            span.range.start = range.end;
+            writer.add_shared(id, batch.body.slice(range), u64::from(span.records));
+            return (span, false);
         }
-        let (start, rejects) = (writer.pending.buffer.len(), self.rejects.len());
-        let buffer = &mut writer.pending.buffer;
-        let records =
-            self.encoder
-                .encode_range(batch, span.range.clone(), buffer, &mut self.rejects);
-        let bytes = buffer.len() - start;
-        if records == 0 {
-            return None;
+        let (buffer, rejects) = (&mut writer.pending.buffer, &mut self.rejects);
+        let (start, before) = (buffer.len(), rejects.len());
+        let most = start + ENCODED_BYTES_MAX;
+        let part = (self.encoder).encode_until(batch, range, most, buffer, rejects);
+        if part.records > 0 {
+            if !writer.fits(id, writer.pending.buffer.len() - start, part.records) {
+                writer.pending.buffer.truncate(start);
+                self.rejects.truncate(before);
+                return self.put_some_encoded(id, batch, span, out);
+            }
+            writer.add_encoded(id, start, u64::from(part.records));
         }
-        if !writer.fits(id, bytes, records) {
-            writer.pending.buffer.truncate(start);
-            self.rejects.truncate(rejects);
-            return self.put_some_encoded(id, batch, span, out);
-        }
-        writer.add_encoded(id, start, u64::from(records));
-        None
+        span.range.start = part.end;
+        (span, false)
     }
 
-    /// Encodes records one by one and puts as many into file `id` as fit. Returns the records that did not fit, or None. The first
-    /// record of a file always fits, however long it is.
+    /// Encodes records one by one and puts as many into file `id` as fit. Returns the records that did not fit. The first record of
+    /// a file always fits, however long it is.
     fn put_some_encoded(
         &mut self,
         id: u32,
         batch: &Batch,
-        span: Span,
+        mut span: Span,
         out: &mut PatientWriter,
-    ) -> Option<Span> {
+    ) -> Left {
         let writer = &mut out.writer;
         for (range, _) in records(&part(batch, &span)) {
             let range = span.range.start + range.start..span.range.start + range.end;
@@ -237,14 +243,13 @@ impl Encode {
             let is_empty = writer.files.outputs.get(id).is_empty();
             if !is_empty && !writer.fits(id, bytes, records) {
                 writer.pending.buffer.truncate(start);
-                return Some(Span {
-                    range: range.start..span.range.end,
-                    records: 0,
-                });
+                span.range.start = range.start;
+                return (span, true);
             }
             writer.add_encoded(id, start, u64::from(records));
         }
-        None
+        span.range.start = span.range.end;
+        (span, false)
     }
 
     /// Requests the `latest` link to a file when the file gets its first records of this run.
@@ -281,9 +286,9 @@ impl Encode {
     }
 }
 
-/// Puts as many records as fit into file `id`, without a copy. Returns the records that did not fit, or None. The first record of a
-/// file always fits, however long it is.
-fn put_some_shared(id: u32, batch: &Batch, span: Span, out: &mut PatientWriter) -> Option<Span> {
+/// Puts as many records as fit into file `id`, without a copy. Returns the records that did not fit. The first record of a file
+/// always fits, however long it is.
+fn put_some_shared(id: u32, batch: &Batch, span: Span, out: &mut PatientWriter) -> Left {
     let writer = &mut out.writer;
     let (mut bytes, mut count) = (0, 0);
     for (range, _) in records(&part(batch, &span)) {
@@ -302,7 +307,8 @@ fn put_some_shared(id: u32, batch: &Batch, span: Span, out: &mut PatientWriter) 
         range: middle..span.range.end,
         records: span.records.saturating_sub(count),
     };
-    (!left.range.is_empty()).then_some(left)
+    let is_full = !left.range.is_empty();
+    (left, is_full)
 }
 
 /// The records of a span as a batch.

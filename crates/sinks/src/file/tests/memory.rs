@@ -12,7 +12,7 @@ use std::{
 use millstream_sys::writeback::{Pages, pages};
 
 use super::{options, run};
-use crate::rig::{Upstream, lines};
+use crate::rig::{Upstream, gzip_members, lines, long_tag};
 
 const PAGE_BYTES: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -74,4 +74,25 @@ fn dirty_max_bounds_the_bytes_that_are_not_yet_on_disk() {
         assert!(most <= 12 * MIB, "{cache}: {} KiB", most >> 10);
         assert!(most > 0, "nothing was seen");
     }
+}
+
+#[test]
+fn a_batch_that_added_fields_make_very_long_is_written_in_pieces() {
+    let directory = tempfile::tempdir().unwrap();
+    let upstream = Upstream::durable(7);
+    upstream.put(lines(&long_tag(), &"a\n".repeat(4096)), false);
+    // Each piece is compressed separately.
+    let more = r#""add": {"tag": "{tag}", "time": null}, "compression": "gzip""#;
+    run(
+        directory.path(),
+        &options(directory.path(), "a", more),
+        &upstream,
+    );
+    let path = directory.path().join("out/a");
+    assert!(gzip_members(&std::fs::read(&path).unwrap()) >= 4);
+    let mut text = String::new();
+    let mut decoder = flate2::read::MultiGzDecoder::new(File::open(&path).unwrap());
+    std::io::Read::read_to_string(&mut decoder, &mut text).unwrap();
+    let line = format!("{{\"message\":\"a\",\"tag\":\"{}\"}}\n", long_tag());
+    assert!(text == line.repeat(4096));
 }
