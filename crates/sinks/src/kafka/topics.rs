@@ -16,6 +16,9 @@ use tokio::time::Instant;
 /// Maximum number of names that are remembered. When it is reached, all are forgotten.
 const NAMES_MAX: usize = 10_000;
 
+/// The length of the longest valid name. Reasons show no more of a name that is not valid: each refused record has a reason.
+const SHOWN_BYTES_MAX: usize = 249;
+
 /// The time after which learned limits are forgotten. If they still apply, the next refusal teaches them again.
 pub(super) const LIMITS_AGE: Duration = Duration::from_secs(600);
 
@@ -152,7 +155,8 @@ impl Topics {
     }
 
     fn invalid(&self, fault: &str) -> String {
-        let name = String::from_utf8_lossy(&self.last);
+        let shown = self.last.get(..SHOWN_BYTES_MAX).unwrap_or(&self.last);
+        let name = String::from_utf8_lossy(shown);
         format!("`{}` is not a topic name: {fault}", name.escape_debug())
     }
 }

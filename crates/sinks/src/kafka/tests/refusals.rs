@@ -214,3 +214,19 @@ async fn few_records_are_encoded_at_a_time_if_their_tag_is_long() {
         assert_eq!(bench.broker.values(), ["a"], "durable: {durable}");
     }
 }
+
+#[tokio::test]
+async fn a_reason_shows_only_the_start_of_a_long_topic_name() {
+    let mut bench = plain(r#""topic": "{tag}", "format": "raw""#);
+    drop(
+        bench
+            .upstream
+            .put(rig::lines(&rig::long_tag(), "a\n"), false),
+    );
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    let rejected = bench.upstream.rejected();
+    let reasons = reasons(&rejected);
+    let shown = format!("`{}` is not a topic name", "t".repeat(249));
+    assert!(reasons.contains(&shown), "{}", reasons.len());
+}
