@@ -4,6 +4,10 @@
 //! take all memory and end the process. The program that runs is therefore rewritten: each factor must be a number, except for a text
 //! literal beside `*`, whose repetitions are limited. Some arguments of functions ([`ARGUMENTS`]) are checked, too. The rewritten nodes
 //! keep their positions, which errors show.
+//!
+//! A closure runs for each element of the record, so what it keeps in a variable or a field could double, or nest a level deeper, with
+//! each element: `x = [x, x]`. To grow a value, a closure must read it. So in closures, all variables and fields that are read are
+//! checked ([`Check::Read`]). Programs without closures have no such checks.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +16,9 @@ use vrl::{
     diagnostic::{DiagnosticList, Span},
     parser::{
         ast::{
-            Abort, Assignment, Block, Container, Expr, FunctionArgument, FunctionCall,
-            FunctionClosure, Group, Ident, IfStatement, Literal, Node, Not, Op, Opcode, Predicate,
-            Program, Query, QueryTarget, Return, RootExpr, Unary,
+            Abort, Assignment, AssignmentOp, AssignmentTarget, Block, Container, Expr,
+            FunctionArgument, FunctionCall, FunctionClosure, Group, Ident, IfStatement, Literal,
+            Node, Not, Op, Opcode, Predicate, Program, Query, QueryTarget, Return, RootExpr, Unary,
         },
         template_string::StringSegment,
     },
@@ -39,6 +43,11 @@ const ARGUMENTS: [(&str, &str, Check); 13] = [
     ("parse_yaml", "value", Check::Yaml),
 ];
 
+/// Functions that take a path instead of a value.
+const OF_PATHS: [&str; 3] = [DEL, "exists", "unnest"];
+/// The function that moves a value out of its path, so that no other expression reads it.
+const DEL: &str = "del";
+
 /// The positions (start, end) of arguments.
 pub(crate) type Positions = BTreeSet<(usize, usize)>;
 
@@ -52,7 +61,7 @@ pub(crate) fn failing(errors: &DiagnosticList) -> Positions {
         .collect()
 }
 
-/// Returns the program with bounded products and arguments, and whether there are any. `failing` has the positions of factors that
+/// Returns the program with bounded products, arguments and closures, and whether there are any. `failing` has the positions of factors that
 /// may fail, so that they cannot be arguments; the compiler finds them.
 pub(crate) fn bounded(
     program: Program,
@@ -63,6 +72,7 @@ pub(crate) fn bounded(
         functions,
         failing,
         is_bounded: false,
+        is_looped: false,
     };
     let root = |node: Node<RootExpr>| {
         node.map(|root| match root {
@@ -74,16 +84,35 @@ pub(crate) fn bounded(
     (Program(roots), rewrite.is_bounded)
 }
 
-/// Walks through a program and rewrites its products and arguments.
+/// Walks through a program and rewrites its products, arguments and closures.
 struct Rewrite<'a> {
     functions: &'a [Box<dyn Function>],
     failing: &'a Positions,
-    /// Whether a product or argument was rewritten.
+    /// Whether a part of the program was rewritten.
     is_bounded: bool,
+    /// Whether the current part of the program is in a closure.
+    is_looped: bool,
 }
 
 impl Rewrite<'_> {
     fn expr(&mut self, node: Node<Expr>) -> Node<Expr> {
+        if !self.is_looped {
+            return self.parts(node);
+        }
+        let node = without_template(node);
+        let is_read = reads(&node);
+        let node = self.parts(node);
+        match is_read {
+            true => {
+                self.is_bounded = true;
+                call(Check::Read, vec![node])
+            }
+            false => node,
+        }
+    }
+
+    /// Rewrites the parts of an expression.
+    fn parts(&mut self, node: Node<Expr>) -> Node<Expr> {
         node.map(|expr| match expr {
             Expr::Op(op) => Expr::Op(self.op(op)),
             Expr::Container(node) => Expr::Container(node.map(|node| self.container(node))),
@@ -216,23 +245,44 @@ impl Rewrite<'_> {
 
     fn assignment(&mut self, assignment: Assignment) -> Assignment {
         match assignment {
-            Assignment::Single { target, op, expr } => Assignment::Single {
-                target,
-                op,
-                expr: self.boxed(expr),
-            },
-            Assignment::Infallible { ok, err, op, expr } => Assignment::Infallible {
-                ok,
-                err,
-                op,
-                expr: self.boxed(expr),
-            },
+            Assignment::Single { target, op, expr } => {
+                let (op, expr) = self.assigned(&target, op, expr);
+                Assignment::Single { target, op, expr }
+            }
+            Assignment::Infallible { ok, err, op, expr } => {
+                let (op, expr) = self.assigned(&ok, op, expr);
+                Assignment::Infallible { ok, err, op, expr }
+            }
         }
     }
 
+    /// Rewrites an assigned expression. In a closure, `x |= y` becomes `x = x | y`, so that the read of `x` is checked.
+    fn assigned(
+        &mut self,
+        target: &Node<AssignmentTarget>,
+        op: AssignmentOp,
+        expr: Box<Node<Expr>>,
+    ) -> (AssignmentOp, Box<Node<Expr>>) {
+        if !self.is_looped || op == AssignmentOp::Assign {
+            return (op, self.boxed(expr));
+        }
+        let span = expr.span();
+        let old = Node::new(target.span(), target.inner().to_expr(span));
+        let merge = Node::new(span, Opcode::Merge);
+        let merged = Node::new(span, Op(Box::new(old), merge, expr));
+        let merged = self.expr(Node::new(span, Expr::Op(merged)));
+        (AssignmentOp::Assign, Box::new(merged))
+    }
+
     fn query(&mut self, query: Query) -> Query {
+        let span = query.target.span();
         Query {
             target: query.target.map(|target| match target {
+                QueryTarget::FunctionCall(call) if self.is_looped && is_del(&call) => {
+                    let call = Expr::FunctionCall(Node::new(span, call));
+                    let group = Group(self.expr(Node::new(span, call)));
+                    QueryTarget::Container(Container::Group(Box::new(Node::new(span, group))))
+                }
                 QueryTarget::FunctionCall(call) => QueryTarget::FunctionCall(self.call(call)),
                 QueryTarget::Container(inner) => QueryTarget::Container(self.container(inner)),
                 target @ (QueryTarget::Internal(_) | QueryTarget::External(_)) => target,
@@ -257,7 +307,10 @@ impl Rewrite<'_> {
                     position += 1;
                 }
                 let given = given.as_deref().or(at_position);
-                let expr = self.expr(expr);
+                let expr = match OF_PATHS.contains(&name.as_str()) {
+                    true => self.parts(expr),
+                    false => self.expr(expr),
+                };
                 let mut checks = ARGUMENTS.iter();
                 let check =
                     checks.find(|(of, argument, _)| *of == name && Some(*argument) == given);
@@ -280,10 +333,13 @@ impl Rewrite<'_> {
             abort_on_error: call.abort_on_error,
             arguments,
             closure: call.closure.map(|node| {
-                node.map(|FunctionClosure { variables, block }| FunctionClosure {
+                let is_inner = std::mem::replace(&mut self.is_looped, true);
+                let closure = node.map(|FunctionClosure { variables, block }| FunctionClosure {
                     variables,
                     block: block.map(|block| self.block(block)),
-                })
+                });
+                self.is_looped = is_inner;
+                closure
             }),
         }
     }
@@ -294,6 +350,36 @@ impl Rewrite<'_> {
             Not::new(sign.span(), self.expr(*inner))
         }))
     }
+}
+
+/// Whether the expression is the value of a variable or a field.
+fn reads(node: &Node<Expr>) -> bool {
+    match node.inner() {
+        Expr::Variable(_) => true,
+        Expr::Query(query) => matches!(
+            query.inner().target.inner(),
+            QueryTarget::Internal(_) | QueryTarget::External(_)
+        ),
+        Expr::FunctionCall(call) => is_del(call.inner()),
+        _ => false,
+    }
+}
+
+fn is_del(call: &FunctionCall) -> bool {
+    &**call.ident.inner() == DEL
+}
+
+/// Turns a text with variables in it into a sum of texts, as the compiler does.
+fn without_template(node: Node<Expr>) -> Node<Expr> {
+    node.map(|expr| match &expr {
+        Expr::Literal(literal) => match literal.inner() {
+            Literal::String(text) if text.as_literal_string().is_none() => {
+                text.rewrite_to_concatenated_strings()
+            }
+            _ => expr,
+        },
+        _ => expr,
+    })
 }
 
 /// Returns the expression in the brackets of groups.

@@ -9,8 +9,12 @@ use vrl::{
     value::{Kind, Value},
 };
 
-use crate::{functions::RESULT_MAX, texts};
+use crate::{functions::RESULT_MAX, target::READ, texts, weight};
 
+/// The maximum number of bytes that the closures of a program may read for a record. Each read is a copy, so this bounds their time to
+/// seconds. To collect 14,000 numbers with `push` takes as much. Small reads do not count, because they take no more time than the closure.
+const READ_MAX: i64 = 4 << 30;
+const READ_SMALL: usize = 1024;
 /// The maximum length of a delimiter, which is repeated for each field.
 const DELIMITER_MAX: usize = 256;
 
@@ -28,6 +32,8 @@ pub(crate) enum Check {
     /// Fails if the keys of the value would have more than [`RESULT_MAX`] bytes after flattening. Each flattened key contains all keys
     /// above it.
     Keys,
+    /// Fails if a value that a closure reads is too large ([`weight::of`]), or if all such values are.
+    Read,
     /// [`texts::cef`]
     Cef,
     /// [`texts::duration`]
@@ -52,6 +58,7 @@ pub(crate) fn functions() -> impl Iterator<Item = Box<dyn Function>> {
         Check::Scale,
         Check::Delimiter,
         Check::Keys,
+        Check::Read,
         Check::Cef,
         Check::Duration,
         Check::InfluxDb,
@@ -85,6 +92,7 @@ impl Check {
                 .then(|| format!("a delimiter may have {DELIMITER_MAX} bytes")),
             (Self::Keys, value) => (flat_keys(value, 0, 0) > RESULT_MAX)
                 .then(|| format!("the flattened keys would have more than {RESULT_MAX} bytes")),
+            (Self::Read, value) => weight::of(value).err(),
             (Self::Cef, _) => text(texts::cef),
             (Self::Duration, _) => text(texts::duration),
             (Self::InfluxDb, _) => text(texts::influxdb),
@@ -104,6 +112,7 @@ impl Function for Check {
             Self::Scale => "a scale",
             Self::Delimiter => "a delimiter",
             Self::Keys => "nested keys",
+            Self::Read => "a value in a closure",
             Self::Cef => "a CEF text",
             Self::Duration => "a duration",
             Self::InfluxDb => "an InfluxDB text",
@@ -175,7 +184,11 @@ struct Checked {
 impl Expression for Checked {
     fn resolve(&self, context: &mut Context<'_>) -> Resolved {
         let value = self.value.resolve(context)?;
-        match self.check.refuses(&value, self.bytes) {
+        let refused = match self.check {
+            Check::Read => read(&value, context).err(),
+            check => check.refuses(&value, self.bytes),
+        };
+        match refused {
             Some(why) => Err(why.into()),
             None => Ok(value),
         }
@@ -191,6 +204,23 @@ impl Expression for Checked {
 
     fn type_info(&self, state: &TypeState) -> TypeInfo {
         TypeInfo::new(state.clone(), self.result.clone())
+    }
+}
+
+/// Checks a value that a closure reads, and counts its bytes.
+fn read(value: &Value, context: &mut Context<'_>) -> Result<(), String> {
+    let bytes = weight::of(value)?;
+    if bytes < READ_SMALL {
+        return Ok(());
+    }
+    let count = context.target_mut().target_get_mut(&READ).ok().flatten();
+    let Some(Value::Integer(read)) = count else {
+        return Ok(());
+    };
+    *read = read.saturating_add(i64::try_from(bytes).unwrap_or(i64::MAX));
+    match *read > READ_MAX {
+        true => Err(format!("closures read more than {READ_MAX} bytes")),
+        false => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `program.rs` | compiling: programs and conditions, checks beyond those of the language |
 //! | `bounds.rs` | rewriting programs, so that values are checked before they could take all memory |
 //! | `checks.rs`, `texts.rs` | the checks of values; those of texts before they are parsed |
+//! | `weight.rs` | estimating the memory that values take |
 //! | `plan.rs` | the top-level fields and values of the batch that a program touches |
 //! | `remap.rs`, `predicate.rs` | running programs and conditions on a record |
 //! | `target.rs` | the record as the language sees it |
@@ -72,6 +73,8 @@ mod remap;
 mod target;
 #[cfg(feature = "vrl")]
 mod texts;
+#[cfg(feature = "vrl")]
+mod weight;
 
 #[cfg(test)]
 #[cfg(feature = "vrl")]

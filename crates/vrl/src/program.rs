@@ -1,7 +1,7 @@
 //! Compiles programs and conditions, with checks that the language leaves to the application.
 //!
-//! A program is compiled as it is written, to find errors and warnings; and again to run it, with bounded products and arguments
-//! ([`bounds`]) and with `null` appended. Without the `null`, the last assignment would copy the assigned value, because that value
+//! A program is compiled as it is written, to find errors and warnings; and again to run it, with bounded products, arguments and
+//! closures ([`bounds`]) and with `null` appended. Without the `null`, the last assignment would copy the assigned value, because that value
 //! would be the result of the program. No code uses the result.
 
 use std::{

@@ -29,6 +29,8 @@ use crate::{
 pub(crate) static NOW: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0now"));
 /// The path at which functions get 32 random bytes. Each mutable access returns new bytes.
 pub(crate) static RANDOM: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0random"));
+/// The path at which closures count the bytes that they read from the values of a record.
+pub(crate) static READ: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0read"));
 
 fn hidden(name: &str) -> OwnedTargetPath {
     OwnedTargetPath::metadata(OwnedValuePath::single_field(name))
@@ -59,6 +61,8 @@ pub(crate) struct Record {
     pub metadata: Metadata,
     now: Value,
     random: Random,
+    /// The bytes that closures read from the values of this record.
+    read: Value,
     /// The last error of decoding. A read access cannot fail in VRL, so the error is stored until the program ends.
     fault: Cell<Option<Undecodable>>,
 }
@@ -81,6 +85,7 @@ impl Record {
             metadata: Metadata::new(),
             now: Value::Null,
             random: Random::default(),
+            read: Value::Integer(0),
             fault: Cell::new(None),
         }
     }
@@ -118,6 +123,7 @@ impl Record {
             self.metadata.reset(time);
         }
         self.random.reset();
+        self.read = Value::Integer(0);
         Ok(())
     }
 
@@ -265,6 +271,9 @@ impl Target for Record {
                     hash.chain_update(record).finalize().into()
                 };
                 return Ok(Some(self.random.draw(key)));
+            }
+            if path == &*READ {
+                return Ok(Some(&mut self.read));
             }
             return Ok(self.metadata.value_mut().get_mut(&path.path));
         }

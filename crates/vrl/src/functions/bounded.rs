@@ -110,7 +110,7 @@ pub(super) fn replace(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resol
 }
 
 /// A text in which parts are being replaced.
-struct Replaced<'a> {
+pub(super) struct Replaced<'a> {
     text: &'a str,
     /// The end of the last replaced part in `text`.
     at: usize,
@@ -118,7 +118,7 @@ struct Replaced<'a> {
 }
 
 impl<'a> Replaced<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(super) fn new(text: &'a str) -> Self {
         Self {
             text,
             at: 0,
@@ -127,7 +127,7 @@ impl<'a> Replaced<'a> {
     }
 
     /// Replaces `part` by what `write` appends. The parts must be in ascending order.
-    fn put(
+    pub(super) fn put(
         &mut self,
         part: Range<usize>,
         write: impl FnOnce(&mut String),
@@ -142,7 +142,7 @@ impl<'a> Replaced<'a> {
         }
     }
 
-    fn finish(mut self) -> Resolved {
+    pub(super) fn finish(mut self) -> Resolved {
         let rest = self.text.get(self.at..).unwrap_or_default();
         // A text without matches is returned unchanged, even if it exceeds the limit.
         if self.at > 0 && self.out.len() + rest.len() > RESULT_MAX {
@@ -245,7 +245,7 @@ impl Flat<'_> {
     }
 }
 
-fn too_deep() -> ExpressionError {
+pub(super) fn too_deep() -> ExpressionError {
     format!("the value nests deeper than {DEPTH_MAX} levels").into()
 }
 

@@ -2,6 +2,7 @@
 //! bounded (in stack and memory). The others are refused.
 
 mod bounded;
+mod closures;
 mod refused;
 mod repeatable;
 mod replaced;
@@ -54,6 +55,8 @@ fn treat(original: Box<dyn Function>, calls: &Arc<Calls>) -> Box<dyn Function> {
         Treatment::Unnest(Arc::clone(calls))
     } else if let Some(replacement) = replaced::of(name) {
         Treatment::Replace(replacement, Arc::clone(calls))
+    } else if let Some(function) = closures::Loop::of(name) {
+        Treatment::Loop(function)
     } else if let Some(why) = refused::of(name) {
         Treatment::Refuse(why)
     } else {
@@ -72,6 +75,8 @@ enum Treatment {
     Unnest(Arc<Calls>),
     /// Its implementation is replaced; its compile-time checks and types are kept.
     Replace(&'static replaced::Replacement, Arc<Calls>),
+    /// It is replaced, and so are the calls of its closure; its compile-time checks and types are kept.
+    Loop(closures::Loop),
     /// Its use is an error, with this reason.
     Refuse(&'static str),
 }
@@ -141,6 +146,11 @@ impl Function for Treated {
                 calls.draws.fetch_or(replacement.draws(), Ordering::Relaxed);
                 let inner = self.original.compile(state, context, arguments.clone())?;
                 Ok(replacement.expression(inner, &arguments))
+            }
+            Treatment::Loop(function) => {
+                let closure = arguments.required_closure()?;
+                let inner = self.original.compile(state, context, arguments.clone())?;
+                Ok(function.expression(inner, &arguments, closure))
             }
             Treatment::Refuse(why) => Err(refused::error(self.identifier(), why, context.span())),
         }

@@ -1,6 +1,7 @@
 //! Tests of whole programs.
 
 mod bounded;
+mod closures;
 mod diagnostics;
 mod examples;
 mod projection;
