@@ -34,12 +34,20 @@ pub(crate) enum Check {
     Keys,
     /// Fails if a value that a closure reads is too large ([`weight::of`]), or if all such values are.
     Read,
+    /// Fails if an object with a key and a value for each element would take too much memory.
+    Entries,
+    /// Fails if an object with a type for each scalar would take too much memory.
+    Tags,
+    /// [`texts::cbor`]
+    Cbor,
     /// [`texts::cef`]
     Cef,
     /// [`texts::duration`]
     Duration,
     /// [`texts::influxdb`]
     InfluxDb,
+    /// [`texts::json`]
+    Json,
     /// [`texts::key_value`]
     KeyValue,
     /// [`texts::ruby_hash`]
@@ -59,9 +67,13 @@ pub(crate) fn functions() -> impl Iterator<Item = Box<dyn Function>> {
         Check::Delimiter,
         Check::Keys,
         Check::Read,
+        Check::Entries,
+        Check::Tags,
+        Check::Cbor,
         Check::Cef,
         Check::Duration,
         Check::InfluxDb,
+        Check::Json,
         Check::KeyValue,
         Check::RubyHash,
         Check::Xml,
@@ -93,9 +105,15 @@ impl Check {
             (Self::Keys, value) => (flat_keys(value, 0, 0) > RESULT_MAX)
                 .then(|| format!("the flattened keys would have more than {RESULT_MAX} bytes")),
             (Self::Read, value) => weight::of(value).err(),
+            (Self::Entries, Value::Object(map)) => objects(map.len(), 2),
+            (Self::Entries, Value::Array(items)) => objects(items.len(), 2),
+            (Self::Entries, _) => None,
+            (Self::Tags, value) => objects(scalars(value), 1),
+            (Self::Cbor, _) => text(texts::cbor),
             (Self::Cef, _) => text(texts::cef),
             (Self::Duration, _) => text(texts::duration),
             (Self::InfluxDb, _) => text(texts::influxdb),
+            (Self::Json, _) => text(texts::json),
             (Self::KeyValue, _) => text(texts::key_value),
             (Self::RubyHash, _) => text(texts::ruby_hash),
             (Self::Xml, _) => text(texts::xml),
@@ -113,9 +131,13 @@ impl Function for Check {
             Self::Delimiter => "a delimiter",
             Self::Keys => "nested keys",
             Self::Read => "a value in a closure",
+            Self::Entries => "entries",
+            Self::Tags => "types",
+            Self::Cbor => "CBOR",
             Self::Cef => "a CEF text",
             Self::Duration => "a duration",
             Self::InfluxDb => "an InfluxDB text",
+            Self::Json => "a JSON text",
             Self::KeyValue => "a key=value text",
             Self::RubyHash => "a Ruby hash",
             Self::Xml => "an XML text",
@@ -204,6 +226,20 @@ impl Expression for Checked {
 
     fn type_info(&self, state: &TypeState) -> TypeInfo {
         TypeInfo::new(state.clone(), self.result.clone())
+    }
+}
+
+/// Returns an error if this number of objects would take too much memory.
+fn objects(count: usize, fields: usize) -> Option<String> {
+    weight::within(count.saturating_mul(weight::map(fields))).err()
+}
+
+/// The number of scalars in a value.
+fn scalars(value: &Value) -> usize {
+    match value {
+        Value::Object(map) => map.values().map(scalars).sum(),
+        Value::Array(items) => items.iter().map(scalars).sum(),
+        _ => 1,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Decodes MessagePack to VRL values. Texts are slices of the body, without a copy.
 //!
-//! Recursion is bounded by [`DEPTH_MAX`], because dropping and encoding a value recurses as well.
+//! Recursion is bounded by [`DEPTH_MAX`], because dropping and encoding a value recurses as well. The memory of maps and arrays is
+//! bounded by [`MEMORY_MAX`], because many small maps take far more memory than their bytes.
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -10,7 +11,10 @@ use vrl::{
     value::{KeyString, ObjectMap, Value},
 };
 
-use crate::DEPTH_MAX;
+use crate::{
+    DEPTH_MAX,
+    weight::{self, ELEMENT, MEMORY_MAX},
+};
 
 /// Ext type of the timestamp that the MessagePack specification defines (4, 8 or 12 bytes).
 const TIMESTAMP: i8 = -1;
@@ -20,6 +24,8 @@ const TIMESTAMP: i8 = -1;
 pub(crate) enum Undecodable {
     /// It nests deeper than [`DEPTH_MAX`].
     Deep,
+    /// Its maps and arrays would take more than [`MEMORY_MAX`].
+    Large,
     /// It is not valid MessagePack. This does not happen, because the fields of a batch are always valid.
     Malformed,
 }
@@ -32,16 +38,23 @@ impl From<ReadError> for Undecodable {
 
 /// Decodes the value at offset `at` of `body`.
 pub(crate) fn value(body: &Bytes, at: usize) -> Result<Value, Undecodable> {
-    any(body, &mut Reader::at(body, at), DEPTH_MAX)
+    let mut left = MEMORY_MAX;
+    any(body, &mut Reader::at(body, at), DEPTH_MAX, &mut left)
 }
 
 /// Decodes the map at offset `at` of `body`. Its values may nest [`DEPTH_MAX`] deep.
 pub(crate) fn record(body: &Bytes, at: usize) -> Result<ObjectMap, Undecodable> {
-    map(body, &mut Reader::at(body, at), DEPTH_MAX)
+    let mut left = MEMORY_MAX;
+    map(body, &mut Reader::at(body, at), DEPTH_MAX, &mut left)
 }
 
-/// `depth` is the number of further levels that may nest.
-fn any(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<Value, Undecodable> {
+/// `depth` is the number of further levels that may nest, and `left` the number of bytes that maps and arrays may still take.
+fn any(
+    body: &Bytes,
+    reader: &mut Reader<'_>,
+    depth: usize,
+    left: &mut usize,
+) -> Result<Value, Undecodable> {
     Ok(match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => Value::Bytes(body.slice_ref(reader.bytes()?)),
         0x00..=0x7f | 0xe0..=0xff | 0xcc..=0xd3 => integer(reader.int()?),
@@ -53,7 +66,7 @@ fn any(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<Value, Und
         0xca | 0xcb => float(reader.float()?),
         0x80..=0x8f | 0xde | 0xdf => {
             let depth = depth.checked_sub(1).ok_or(Undecodable::Deep)?;
-            Value::Object(map(body, reader, depth)?)
+            Value::Object(map(body, reader, depth, left)?)
         }
         0x90..=0x9f | 0xdc | 0xdd => {
             let depth = depth.checked_sub(1).ok_or(Undecodable::Deep)?;
@@ -61,9 +74,11 @@ fn any(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<Value, Und
             // Every element has at least one byte. So the capacity is at most the number of remaining bytes, even if
             // a larger length is announced.
             let rest = body.len().saturating_sub(reader.position());
-            let mut array = Vec::with_capacity(rest.min(length as usize));
+            let capacity = rest.min(length as usize);
+            take(left, capacity.saturating_mul(ELEMENT))?;
+            let mut array = Vec::with_capacity(capacity);
             for _ in 0..length {
-                array.push(any(body, reader, depth)?);
+                array.push(any(body, reader, depth, left)?);
             }
             Value::Array(array)
         }
@@ -75,14 +90,26 @@ fn any(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<Value, Und
     })
 }
 
-fn map(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<ObjectMap, Undecodable> {
+fn map(
+    body: &Bytes,
+    reader: &mut Reader<'_>,
+    depth: usize,
+    left: &mut usize,
+) -> Result<ObjectMap, Undecodable> {
     let mut map = ObjectMap::new();
-    for _ in 0..reader.map_len()? {
+    let count = reader.map_len()?;
+    take(left, weight::map(count as usize))?;
+    for _ in 0..count {
         let key = key(reader)?;
-        let value = any(body, reader, depth)?;
+        let value = any(body, reader, depth, left)?;
         map.entry(key).or_insert(value);
     }
     Ok(map)
+}
+
+fn take(left: &mut usize, bytes: usize) -> Result<(), Undecodable> {
+    *left = left.checked_sub(bytes).ok_or(Undecodable::Large)?;
+    Ok(())
 }
 
 /// Reads a key as text: the name by which a program refers to the field.

@@ -13,7 +13,7 @@ use vrl::{
 
 use crate::{
     DEPTH_MAX, Moved, Outcome, decode::Undecodable, encode::TooDeep, program::Program,
-    target::Record,
+    target::Record, weight::MEMORY_MAX,
 };
 
 /// A program with the state to run it. Each task has its own `Remap`, because compiled regexes are fastest when threads do not
@@ -177,6 +177,9 @@ pub(crate) fn unreadable(why: Undecodable) -> String {
     match why {
         Undecodable::Deep => {
             format!("a field that the program reads nests deeper than {DEPTH_MAX} levels")
+        }
+        Undecodable::Large => {
+            format!("the fields that the program reads take more than {MEMORY_MAX} bytes")
         }
         Undecodable::Malformed => "the record is not MessagePack".to_owned(),
     }

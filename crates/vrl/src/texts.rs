@@ -2,11 +2,21 @@
 //!
 //! These parsers recurse into nested texts, or compare each part of a text with all others. Each check is one pass over the text, and
 //! returns why the text is refused. The limits are far above those of usual texts.
+//!
+//! The values in a text can take 150 times its memory, such as `{"":1},` repeated. So before a long text is parsed, their memory is
+//! estimated from its signs.
 
 use std::collections::HashSet;
 
-use crate::DEPTH_MAX;
+use crate::{
+    DEPTH_MAX,
+    weight::{self, ELEMENT},
+};
 
+/// Texts up to this length are parsed without an estimate, because their values cannot take more than [`weight::MEMORY_MAX`].
+const SMALL: usize = 1 << 20;
+/// The bytes of an array with one element, which has room for four.
+const ARRAY: usize = 4 * ELEMENT;
 /// The maximum length of a duration. The parser copies the rest of the text for each of its parts.
 const DURATION_MAX: usize = 4096;
 /// The maximum number of repeated spaces or bars in CEF. The parser reads the rest of such a run again from each of its characters.
@@ -51,8 +61,111 @@ pub(crate) fn key_value(text: &[u8]) -> Result<(), String> {
     within(sum, SEARCH_MAX, "bytes that a search for `=` reads")
 }
 
+/// The values must not take too much memory.
+pub(crate) fn json(text: &[u8]) -> Result<(), String> {
+    if text.len() <= SMALL {
+        return Ok(());
+    }
+    let mut bytes = 0_usize;
+    // For each open bracket, the number of fields if it is an object.
+    let mut open: Vec<Option<usize>> = Vec::new();
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        at += 1;
+        let depth = open.len();
+        match (byte, open.last_mut()) {
+            (b'"', _) => at = string_end(text, at),
+            // The parser refuses the text here.
+            (b'{' | b'[', _) if depth > DEPTH_MAX => break,
+            (b'{', _) => open.push(Some(0)),
+            (b'[', _) => {
+                open.push(None);
+                bytes += ARRAY;
+            }
+            (b',', Some(None)) => bytes += ELEMENT,
+            (b':', Some(Some(fields))) => *fields += 1,
+            (b'}' | b']', _) => bytes += weight::map(open.pop().flatten().unwrap_or(0)),
+            _ => {}
+        }
+    }
+    let rest = open.into_iter().flatten().map(weight::map);
+    memory(rest.fold(bytes, usize::saturating_add))
+}
+
+/// The offset after the quote that ends a string in JSON.
+fn string_end(text: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while let Some(rest) = text.get(at..)
+        && let Some(found) = memchr::memchr2(b'"', b'\\', rest)
+    {
+        at += found + 1;
+        match rest.get(found) {
+            Some(b'"') => return at,
+            _ => at += 1,
+        }
+    }
+    text.len()
+}
+
+/// The values must not take too much memory. Each item begins with its type and a number, which is the length of what follows.
+pub(crate) fn cbor(data: &[u8]) -> Result<(), String> {
+    if data.len() <= SMALL {
+        return Ok(());
+    }
+    let mut bytes = 0_usize;
+    let mut rest = data;
+    while let Some((first, after)) = rest.split_first() {
+        let size = match first & 0x1f {
+            small @ 24..=27 => 1 << (small - 24),
+            _ => 0,
+        };
+        let (number, after) = after.split_at_checked(size).unwrap_or_default();
+        let long = number
+            .iter()
+            .fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte));
+        let length = match first & 0x1f {
+            short @ 0..=23 => usize::from(short),
+            24..=27 => long,
+            // The length is unknown: the parts follow.
+            _ => 1,
+        };
+        let (skipped, taken) = match first >> 5 {
+            // Bytes and texts, unless their parts follow.
+            2 | 3 if first & 0x1f != 31 => (length, 0),
+            4 => (0, ARRAY),
+            // No map has more fields than there are bytes.
+            5 => (0, weight::map(length.min(after.len()))),
+            _ => (0, 0),
+        };
+        bytes = bytes.saturating_add(ELEMENT + taken);
+        rest = after.get(skipped..).unwrap_or_default();
+    }
+    memory(bytes)
+}
+
+/// Fails if the values of a text would take too much memory. `costs` has the bytes for each time that a sign is in the text.
+fn parts(text: &[u8], costs: &[(u8, usize)]) -> Result<(), String> {
+    if text.len() <= SMALL {
+        return Ok(());
+    }
+    let cost = |&(sign, bytes)| {
+        memchr::memchr_iter(sign, text)
+            .count()
+            .saturating_mul(bytes)
+    };
+    memory(costs.iter().map(cost).fold(0, usize::saturating_add))
+}
+
+fn memory(bytes: usize) -> Result<(), String> {
+    weight::within(bytes).map(drop)
+}
+
 /// Brackets must not nest deep. Those in quoted strings do not count. A quote after a backslash does not end a string.
 pub(crate) fn ruby_hash(text: &[u8]) -> Result<(), String> {
+    parts(
+        text,
+        &[(b'{', weight::map(1)), (b'[', ARRAY), (b',', weight::FIELD)],
+    )?;
     let (mut depth, mut quote) = (0_usize, None);
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -71,6 +184,8 @@ pub(crate) fn ruby_hash(text: &[u8]) -> Result<(), String> {
 }
 
 pub(crate) fn xml(text: &[u8]) -> Result<(), String> {
+    // An element with elements in it is an object. It has two tags.
+    parts(text, &[(b'<', weight::map(1) / 2), (b'=', weight::map(1))])?;
     let namespaces = memchr::memmem::find_iter(text, b"xmlns").count();
     within(namespaces, NAMESPACES_MAX, "namespaces")?;
     let mut depth = 0_usize;
@@ -123,6 +238,10 @@ fn find(text: &[u8], from: usize, what: &[u8]) -> Option<usize> {
 
 /// Brackets must not nest deep. Those in quoted strings count, too.
 pub(crate) fn yaml(text: &[u8]) -> Result<(), String> {
+    let map = weight::map(1);
+    let maps = [(b'{', map), (b':', map), (b'?', map)];
+    parts(text, &maps)?;
+    parts(text, &[(b'[', ARRAY), (b'-', ARRAY), (b',', weight::FIELD)])?;
     let mut depth = 0_usize;
     for byte in text {
         match byte {

@@ -18,6 +18,8 @@ pub(crate) const ELEMENT: usize = size_of::<Value>();
 /// The bytes of a node of a map, and the number of fields in it. Nodes are partly filled.
 const NODE: usize = 720;
 const NODE_FIELDS: usize = 8;
+/// The bytes of a field in a map with many fields.
+pub(crate) const FIELD: usize = NODE / NODE_FIELDS;
 
 /// The bytes of a map with this number of fields, without what the keys and values have outside of the nodes.
 pub(crate) fn map(fields: usize) -> usize {

@@ -16,7 +16,7 @@ use vrl::{
     value::{KeyString, ObjectMap, Value},
 };
 
-use crate::DEPTH_MAX;
+use crate::{DEPTH_MAX, weight};
 
 /// The limit in bytes of results that can be much larger than the record: as large as the largest record.
 pub(crate) const RESULT_MAX: usize = 64 << 20;
@@ -107,6 +107,40 @@ pub(super) fn replace(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resol
         }
     }
     replaced.finish()
+}
+
+/// `parse_regex_all(value, pattern, numeric_groups)`, with a limit on the memory of the result. Each match becomes an object.
+pub(super) fn parse_regex_all(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let [Some(value), Some(Value::Regex(pattern)), numbers] = arguments else {
+        return Err("failed to resolve regex".into());
+    };
+    let text = value.try_bytes_utf8_lossy()?;
+    let has_numbers = *numbers == Some(Value::Boolean(true));
+    let mut bytes = 0;
+    let mut all = Vec::new();
+    for captures in pattern.captures_iter(&text) {
+        let mut fields = ObjectMap::new();
+        // As in the original, a group without a match has no number.
+        for (number, group) in captures
+            .iter()
+            .flatten()
+            .enumerate()
+            .filter(|_| has_numbers)
+        {
+            fields.insert(number.to_string().into(), group.as_str().into());
+            bytes += group.len();
+        }
+        for (group, name) in captures.iter().zip(pattern.capture_names()) {
+            if let Some(name) = name {
+                fields.insert(name.into(), group.map(|group| group.as_str()).into());
+                bytes += group.map_or(0, |group| group.len());
+            }
+        }
+        bytes += weight::map(fields.len()) + weight::ELEMENT;
+        weight::within(bytes)?;
+        all.push(Value::Object(fields));
+    }
+    Ok(Value::Array(all))
 }
 
 /// A text in which parts are being replaced.

@@ -121,6 +121,11 @@ const ALL: &[Replacement] = &[
         work: bounded::flatten,
     },
     Replacement {
+        name: "parse_regex_all",
+        arguments: &["value", "pattern", "numeric_groups"],
+        work: bounded::parse_regex_all,
+    },
+    Replacement {
         name: "join",
         arguments: &["value", "separator"],
         work: bounded::join,

@@ -4,6 +4,7 @@ mod bounded;
 mod closures;
 mod diagnostics;
 mod examples;
+mod memory;
 mod projection;
 mod records;
 mod repeatable;
