@@ -16,11 +16,13 @@ use millstream_pipeline::{
     meters::{Meter, Meters},
     node::{Build, Component, Sink, SinkContext},
     outlet::{Edge, Feed, Outlet},
+    reject::Rejected,
     report::Reporter,
     stop::{Stopper, stop},
 };
 use millstream_record::{Batch, Encoding, Pool, Position, Time};
 use millstream_testkit::contract::SinkCase;
+use millstream_wire::record::records;
 
 /// The channel in front of a sink. Its contents survive the sink, like those of a disk channel.
 #[derive(Clone, Default)]
@@ -330,11 +332,11 @@ pub(crate) fn gzip_members(file: &[u8]) -> usize {
 
 /// The number of records in each group of rejected records.
 pub(crate) fn rejected_groups(upstream: &Upstream) -> Vec<u32> {
-    upstream
-        .rejected()
-        .iter()
-        .map(|group| group.count)
-        .collect()
+    let count = |group: &Batch| {
+        let rejected = records(group).map(|(range, _)| Rejected::read(&group.body[range]));
+        rejected.map(|rejected| rejected.unwrap().records).sum()
+    };
+    upstream.rejected().iter().map(count).collect()
 }
 
 /// Builds a sink with these options (in JSON); panics with their problems.
