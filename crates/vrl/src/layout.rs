@@ -343,7 +343,7 @@ impl Layout {
 #[inline(always)]
 fn bit(name: &[u8]) -> u64 {
     let first = name.first().copied().unwrap_or_default();
-    1 << ((name.len() as u64).wrapping_mul(11) ^ u64::from(first)) % 64
+    1 << (((name.len() as u64).wrapping_mul(11) ^ u64::from(first)) % 64)
 }
 
 /// Returns the text at `at` if it is a str of less than 32 bytes, as nearly every key is.

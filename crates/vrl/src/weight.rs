@@ -1,7 +1,7 @@
 //! Estimates the memory that values take.
 //!
 //! The estimate counts the parts of a value, not the bytes of its text. A map in memory is a tree whose smallest node has room for 11
-//! fields, so many small maps take far more memory than their text.
+//! fields: a list of small maps takes far more memory than their text.
 
 use bytes::Bytes;
 use vrl::value::Value;

@@ -63,8 +63,8 @@ pub(super) struct Relay<'a> {
     stopped: bool,
 }
 
-/// The parts of a batch that are not chunks yet, each with its flow. With `add`, a part may become so many chunks that only some of
-/// them fit into memory.
+/// The parts of a batch that are not chunks yet, each with its flow. With `add`, a part may become several chunks, and perhaps only
+/// some of them fit into memory.
 #[derive(Default)]
 struct Rest {
     position: Option<Position>,

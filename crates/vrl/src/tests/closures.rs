@@ -1,4 +1,4 @@
-//! Closures run for each element of a record. What they keep must not grow out of proportion.
+//! Closures run for each element of a record. The values that they keep must not grow out of proportion.
 
 use crate::{
     Condition, Options, Outcome, Predicate,
@@ -125,7 +125,7 @@ fn values_that_closures_collect_are_bounded() {
 }
 
 #[test]
-fn what_closures_return_is_bounded_in_sum_and_in_depth() {
+fn the_results_of_closures_are_bounded_in_sum_and_in_depth() {
     let long = "k".repeat(500_000);
     let big = vec!["1"; 100_000].join(",");
     let keys: Vec<String> = (0..1000).map(|n| format!("\"k{n}\":1")).collect();
