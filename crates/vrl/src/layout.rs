@@ -11,7 +11,7 @@ use millstream_wire::{
 };
 use vrl::value::{KeyString, Value};
 
-use crate::{decode, decode::Undecodable, encode, encode::TooDeep};
+use crate::{decode, decode::Undecodable, encode, encode::TooDeep, fields::Fields};
 
 /// The location of a record in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,18 +55,14 @@ pub(crate) struct Layout {
     found: Vec<Found>,
     /// For each field of the plan, the offset of its first value, or `None` if the record does not have the field.
     values: Vec<Option<usize>>,
-    /// The bits ([`bit`]) of the names in the plan. Most other keys have a different bit and are skipped without a comparison.
-    names: u64,
     /// The offset of the end of the record.
     end: usize,
 }
 
 impl Layout {
-    /// Creates a layout for the fields of a plan.
-    pub fn new(fields: &[KeyString]) -> Self {
-        let bits = fields.iter().map(|field| bit(field.as_bytes()));
+    /// Creates the layout of no record.
+    pub fn new() -> Self {
         Self {
-            names: bits.fold(0, |names, bit| names | bit),
             end: 0,
             form: Form::Line(0..0),
             head: 0..0,
@@ -83,11 +79,11 @@ impl Layout {
         encoding: Encoding,
         start: usize,
         received: Time,
-        fields: &[KeyString],
+        fields: &Fields,
     ) -> Result<(), Undecodable> {
         self.found.clear();
         self.values.clear();
-        self.values.resize(fields.len(), None);
+        self.values.resize(fields.names().len(), None);
         self.time = received;
         // No record can be found after invalid bytes, so an invalid record extends to the end of the batch.
         self.end = body.len();
@@ -110,11 +106,7 @@ impl Layout {
         for _ in 0..count {
             let key = at;
             let (field, value) = match short(body, key) {
-                Some(name) if self.names & bit(name) == 0 => (None, key + 1 + name.len()),
-                Some(name) => {
-                    let field = fields.iter().position(|field| field.as_bytes() == name);
-                    (field, key + 1 + name.len())
-                }
+                Some(name) => (fields.find(name), key + 1 + name.len()),
                 None => long_key(body, key, fields)?,
             };
             at = behind(body, value)?;
@@ -339,13 +331,6 @@ impl Layout {
     }
 }
 
-/// Returns one of 64 bits, which depends on the length and the first byte of a name.
-#[inline(always)]
-fn bit(name: &[u8]) -> u64 {
-    let first = name.first().copied().unwrap_or_default();
-    1 << (((name.len() as u64).wrapping_mul(11) ^ u64::from(first)) % 64)
-}
-
 /// Returns the text at `at` if it is a str of less than 32 bytes, as nearly every key is.
 #[inline(always)]
 fn short(body: &[u8], at: usize) -> Option<&[u8]> {
@@ -361,15 +346,12 @@ fn short(body: &[u8], at: usize) -> Option<&[u8]> {
 fn long_key(
     body: &[u8],
     at: usize,
-    fields: &[KeyString],
+    fields: &Fields,
 ) -> Result<(Option<usize>, usize), Undecodable> {
     let mut reader = Reader::at(body, at);
     let field = match reader.bytes() {
-        Ok(name) => fields.iter().position(|field| field.as_bytes() == name),
-        Err(_) => {
-            let name = decode::key(&mut reader)?;
-            fields.iter().position(|field| *field == name)
-        }
+        Ok(name) => fields.find(name),
+        Err(_) => fields.find(decode::key(&mut reader)?.as_bytes()),
     };
     Ok((field, reader.position()))
 }

@@ -11,7 +11,7 @@
 //! | `bounds.rs` | rewriting programs, so that values are checked before they could take all memory |
 //! | `checks.rs`, `texts.rs` | the checks of values; those of texts before they are parsed |
 //! | `weight.rs` | estimating the memory that values take |
-//! | `plan.rs` | the top-level fields and values of the batch that a program touches |
+//! | `plan.rs`, `fields.rs` | the top-level fields and values of the batch that a program touches; the search for a field by its name |
 //! | `remap.rs`, `predicate.rs` | running programs and conditions on a record |
 //! | `target.rs` | the record as the language sees it |
 //! | `layout.rs` | where the fields of a record are, and writing the changed record |
@@ -53,6 +53,8 @@ mod decode;
 mod diagnostic;
 #[cfg(feature = "vrl")]
 mod encode;
+#[cfg(feature = "vrl")]
+mod fields;
 #[cfg(feature = "vrl")]
 mod functions;
 #[cfg(feature = "vrl")]

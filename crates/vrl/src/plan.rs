@@ -6,11 +6,13 @@ use vrl::{
     value::KeyString,
 };
 
+use crate::fields::Fields;
+
 /// The parts of a record and its batch that must be decoded to values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The top-level fields that the program names, in the order of their first use.
-    pub fields: Vec<KeyString>,
+    pub fields: Fields,
     /// Whether the program reads the record as a whole (`.`, `unnest`), so that all of it is decoded.
     pub is_whole: bool,
     /// Whether the program reads or sets values of the batch (`%tag`).
@@ -32,7 +34,7 @@ impl Plan {
         for path in &info.target_queries {
             match path.prefix {
                 PathPrefix::Event => match top(path) {
-                    Some(name) => plan.field(name),
+                    Some(name) => plan.fields.add(name),
                     None => plan.is_whole = true,
                 },
                 PathPrefix::Metadata => {
@@ -46,7 +48,7 @@ impl Plan {
                 // An assignment to the root (`.`) replaces the record. An assignment to an index of the root changes the old
                 // record, so it needs the whole record.
                 PathPrefix::Event => match top(path) {
-                    Some(name) => plan.field(name),
+                    Some(name) => plan.fields.add(name),
                     None => plan.is_whole |= !path.path.is_root(),
                 },
                 PathPrefix::Metadata => {
@@ -56,12 +58,6 @@ impl Plan {
             }
         }
         plan
-    }
-
-    fn field(&mut self, name: &KeyString) {
-        if !self.fields.contains(name) {
-            self.fields.push(name.clone());
-        }
     }
 }
 

@@ -81,7 +81,14 @@ impl Program {
     /// The top-level fields that are decoded to values; `None` if the program needs the record as a whole.
     #[must_use]
     pub fn fields(&self) -> Option<Vec<&str>> {
-        let fields = || self.plan.fields.iter().map(|name| name.as_str()).collect();
+        let fields = || {
+            self.plan
+                .fields
+                .names()
+                .iter()
+                .map(|name| name.as_str())
+                .collect()
+        };
         (!self.plan.is_whole).then(fields)
     }
 

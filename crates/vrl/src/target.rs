@@ -69,8 +69,9 @@ pub(crate) struct Record {
 
 impl Record {
     pub fn new(plan: Plan) -> Self {
-        let layout = Layout::new(&plan.fields);
-        let slots = plan.fields.iter().map(|_| Slot::default()).collect();
+        let layout = Layout::new();
+        let names = plan.fields.names().iter();
+        let slots = names.map(|_| Slot::default()).collect();
         Self {
             plan,
             body: Bytes::new(),
@@ -151,7 +152,7 @@ impl Record {
     }
 
     pub fn fields(&self) -> &[KeyString] {
-        &self.plan.fields
+        self.plan.fields.names()
     }
 
     /// The value that the program assigned to the root, or `None` if it did not.
@@ -167,7 +168,7 @@ impl Record {
     /// The change of a field of the plan.
     pub fn fate(&self, field: usize) -> Fate<'_> {
         let slot = self.slots.get(field).filter(|slot| slot.is_changed);
-        let (Some(slot), Some(name)) = (slot, self.plan.fields.get(field)) else {
+        let (Some(slot), Some(name)) = (slot, self.fields().get(field)) else {
             return Fate::Untouched;
         };
         let value = match self.plan.is_whole {
@@ -205,12 +206,12 @@ impl Record {
 
     /// Returns the index of the slot of a name, or `None` if the plan does not have the name.
     fn slot(&self, name: &KeyString) -> Option<usize> {
-        self.plan.fields.iter().position(|field| field == name)
+        self.plan.fields.find(name.as_bytes())
     }
 
     fn read(&self, slot: usize) -> &Option<Value> {
         static NONE: Option<Value> = None;
-        let (Some(place), Some(name)) = (self.slots.get(slot), self.plan.fields.get(slot)) else {
+        let (Some(place), Some(name)) = (self.slots.get(slot), self.fields().get(slot)) else {
             return &NONE;
         };
         place.value.get_or_init(|| {
