@@ -11,13 +11,15 @@ pub mod versitygw;
 
 use std::{
     env, fs, io,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
+
+use tokio::net::TcpSocket;
 
 /// The timeout for starting and stopping a server. Generous, because machines differ.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -219,11 +221,21 @@ pub fn free_port() -> u16 {
     for _ in 0..count {
         let next = begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % count;
         let port = u16::try_from(first + next).unwrap_or_default();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        if is_free(port) {
             return port;
         }
     }
     panic!("no free port between {first} and {}", first + count);
+}
+
+/// Whether no server uses a port. Binds it without listening: a client of a server in another process, which waits until that server
+/// listens, could connect to a listener here.
+fn is_free(port: u16) -> bool {
+    let bound = TcpSocket::new_v4().and_then(|socket| {
+        socket.set_reuseaddr(true)?;
+        socket.bind((Ipv4Addr::LOCALHOST, port).into())
+    });
+    bound.is_ok()
 }
 
 /// The path of a file of the clients that `make deps` installs into `target/clients`.
