@@ -37,7 +37,17 @@ impl From<ReadError> for Undecodable {
 }
 
 /// Decodes the value at offset `at` of `body`.
+#[inline]
 pub(crate) fn value(body: &Bytes, at: usize) -> Result<Value, Undecodable> {
+    // Most fields that a program reads are texts of less than 256 bytes.
+    let text = match *body.get(at..).unwrap_or_default() {
+        [marker @ 0xa0..=0xbf, ..] => at + 1..at + 1 + usize::from(marker & 0x1f),
+        [0xd9, length, ..] => at + 2..at + 2 + usize::from(length),
+        _ => 0..usize::MAX,
+    };
+    if text.end <= body.len() {
+        return Ok(Value::Bytes(body.slice(text)));
+    }
     let mut left = MEMORY_MAX;
     any(body, &mut Reader::at(body, at), DEPTH_MAX, &mut left)
 }

@@ -33,7 +33,7 @@ impl Fields {
         if self.find(name.as_bytes()).is_some() {
             return;
         }
-        if let Some(place) = self.places.get_mut(place(name.as_bytes())) {
+        if let Some(place) = self.places.get_mut(place_of(name.as_bytes())) {
             *place = match (*place, u8::try_from(self.names.len())) {
                 (NONE, Ok(index)) if index < SEVERAL => index,
                 _ => SEVERAL,
@@ -42,10 +42,16 @@ impl Fields {
         self.names.push(name.clone());
     }
 
-    /// Returns the index of a name.
+    /// Returns `false` if no name has this length and begins with this byte. Sometimes returns `true` although no name does.
     #[inline(always)]
+    pub fn may_have(&self, length: usize, first: u8) -> bool {
+        self.places.get(place(length, first)) != Some(&NONE)
+    }
+
+    /// Returns the index of a name.
+    #[inline]
     pub fn find(&self, name: &[u8]) -> Option<usize> {
-        match self.places.get(place(name)).copied().unwrap_or(SEVERAL) {
+        match self.places.get(place_of(name)).copied().unwrap_or(SEVERAL) {
             NONE => None,
             SEVERAL => self.search(name),
             index => {
@@ -55,7 +61,6 @@ impl Fields {
         }
     }
 
-    #[inline(never)]
     fn search(&self, name: &[u8]) -> Option<usize> {
         self.names.iter().position(|it| it.as_bytes() == name)
     }
@@ -66,11 +71,14 @@ impl Fields {
     }
 }
 
-/// Returns the place of a name, which depends on its length and its first byte.
+fn place_of(name: &[u8]) -> usize {
+    place(name.len(), name.first().copied().unwrap_or_default())
+}
+
+/// Returns the place of the names that have this length and begin with this byte.
 #[inline(always)]
-fn place(name: &[u8]) -> usize {
-    let first = name.first().copied().unwrap_or_default();
-    (name.len().wrapping_mul(11) ^ usize::from(first)) % PLACES
+fn place(length: usize, first: u8) -> usize {
+    (length.wrapping_mul(11) ^ usize::from(first)) % PLACES
 }
 
 #[cfg(test)]
@@ -91,6 +99,8 @@ mod tests {
         assert_eq!(fields.names(), names);
         for (index, name) in names.iter().enumerate() {
             assert_eq!(fields.find(name.as_bytes()), Some(index));
+            let first = name.as_bytes().first().copied().unwrap_or_default();
+            assert!(fields.may_have(name.len(), first));
         }
         for other in ["3e8", "x", "00", "long"] {
             assert_eq!(fields.find(other.as_bytes()), None, "{other}");
@@ -101,7 +111,8 @@ mod tests {
     fn a_text_at_the_place_of_a_name_is_compared() {
         let mut fields = Fields::default();
         fields.add(&"level".into());
-        assert_eq!(place(b"level"), place(b"lever"));
+        assert!(fields.may_have(5, b'l') && !fields.may_have(5, b'x') && !fields.may_have(4, b'l'));
+        assert_eq!(place_of(b"level"), place_of(b"lever"));
         assert_eq!(fields.find(b"lever"), None);
         assert_eq!(fields.find(b"level"), Some(0));
     }

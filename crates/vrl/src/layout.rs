@@ -104,29 +104,52 @@ impl Layout {
         let first = reader.position();
         let mut at = first;
         for _ in 0..count {
-            let key = at;
-            let (field, value) = match short(body, key) {
-                Some(name) => (fields.find(name), key + 1 + name.len()),
-                None => long_key(body, key, fields)?,
+            at = match short_pair(body, at) {
+                Some(pair) => {
+                    if fields.may_have(pair.name.len(), pair.first) {
+                        self.add(fields.find(pair.name), at, pair.value, pair.end);
+                    }
+                    pair.end
+                }
+                None => self.read_long(body, at, fields)?,
             };
-            at = behind(body, value)?;
-            if let Some(field) = field
-                && let Some(first) = self.values.get_mut(field)
-            {
-                let is_first = first.is_none();
-                first.get_or_insert(value);
-                self.found.push(Found {
-                    field,
-                    key,
-                    value,
-                    end: at,
-                    is_first,
-                });
-            }
         }
         self.form = Form::Map(first, count, at);
         self.end = at;
         Ok(())
+    }
+
+    /// Reads a pair for which [`short_pair`] returns `None`. Returns its end.
+    #[inline(never)]
+    fn read_long(&mut self, body: &[u8], at: usize, fields: &Fields) -> Result<usize, Undecodable> {
+        let mut reader = Reader::at(body, at);
+        let field = match reader.bytes() {
+            Ok(name) => fields.find(name),
+            Err(_) => fields.find(decode::key(&mut reader)?.as_bytes()),
+        };
+        let value = reader.position();
+        reader.skip()?;
+        self.add(field, at, value, reader.position());
+        Ok(reader.position())
+    }
+
+    /// Adds a pair of the record, unless the program does not name its field. The arguments are the index of the field and the offsets of
+    /// the key, of the value, and of the end of the value.
+    #[inline(never)]
+    fn add(&mut self, field: Option<usize>, key: usize, value: usize, end: usize) {
+        let Some(field) = field else { return };
+        let Some(first) = self.values.get_mut(field) else {
+            return;
+        };
+        let is_first = first.is_none();
+        first.get_or_insert(value);
+        self.found.push(Found {
+            field,
+            key,
+            value,
+            end,
+            is_first,
+        });
     }
 
     /// The end offset of the record, including the newline of a line; the end of the body if the record is invalid.
@@ -331,54 +354,45 @@ impl Layout {
     }
 }
 
-/// Returns the text at `at` if it is a str of less than 32 bytes, as nearly every key is.
+/// A key and its value.
+struct Pair<'a> {
+    name: &'a [u8],
+    /// The first byte of the name.
+    first: u8,
+    /// The offset of the value.
+    value: usize,
+    /// The offset of the end of the value.
+    end: usize,
+}
+
+/// The length of the longest short key with the head of its value.
+const PAIR_HEAD_BYTES: usize = 1 + 31 + 2;
+
+/// Finds the pair at `at` if its key is a str of 1 to 31 bytes and its value is a text or a small number, as in most pairs. All bytes
+/// that are examined are in one window, so that its bounds are checked only once.
 #[inline(always)]
-fn short(body: &[u8], at: usize) -> Option<&[u8]> {
-    match body.get(at) {
-        Some(&marker @ 0xa0..=0xbf) => body.get(at + 1..at + 1 + usize::from(marker & 0x1f)),
-        _ => None,
-    }
-}
-
-/// Handles a key for which [`short`] returns `None`. Returns the index of the field whose key is at `at` (`None` if the program
-/// does not name the field), and the end offset of the key.
-#[cold]
-fn long_key(
-    body: &[u8],
-    at: usize,
-    fields: &Fields,
-) -> Result<(Option<usize>, usize), Undecodable> {
-    let mut reader = Reader::at(body, at);
-    let field = match reader.bytes() {
-        Ok(name) => fields.find(name),
-        Err(_) => fields.find(decode::key(&mut reader)?.as_bytes()),
+fn short_pair(body: &[u8], at: usize) -> Option<Pair<'_>> {
+    let window: &[u8; PAIR_HEAD_BYTES] = body.get(at..)?.first_chunk()?;
+    let length = match window[0] {
+        marker @ 0xa1..=0xbf => usize::from(marker & 0x1f),
+        _ => return None,
     };
-    Ok((field, reader.position()))
-}
-
-/// Returns the end offset of the value at `at`. Texts and small numbers are handled here, all others by [`msgpack::skip`].
-#[inline(always)]
-fn behind(body: &[u8], at: usize) -> Result<usize, Undecodable> {
-    let end = match *body.get(at..).unwrap_or_default() {
-        [marker @ 0xa0..=0xbf, ..] => at + 1 + usize::from(marker & 0x1f),
-        [0xd9, length, ..] => at + 2 + usize::from(length),
-        [0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff, ..] => at + 1,
-        [0xcd, ..] => at + 3,
-        _ => return skipped(body, at),
+    let size = match window[1 + length] {
+        marker @ 0xa0..=0xbf => 1 + usize::from(marker & 0x1f),
+        0xd9 => 2 + usize::from(window[2 + length]),
+        0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => 1,
+        0xcc => 2,
+        0xcd => 3,
+        _ => return None,
     };
-    match end <= body.len() {
-        true => Ok(end),
-        false => Err(Undecodable::Malformed),
-    }
-}
-
-#[inline(never)]
-fn skipped(body: &[u8], at: usize) -> Result<usize, Undecodable> {
-    let mut open = 1;
-    match msgpack::skip(body, at, &mut open) {
-        Ok(end) if open == 0 => Ok(end),
-        _ => Err(Undecodable::Malformed),
-    }
+    let value = at + 1 + length;
+    let pair = Pair {
+        name: &window[1..1 + length],
+        first: window[1],
+        value,
+        end: value + size,
+    };
+    (pair.end <= body.len()).then_some(pair)
 }
 
 /// Returns the metadata from the head of an entry of the form `[[time, metadata], record]`.

@@ -167,12 +167,14 @@ impl Record {
 
     /// The change of a field of the plan.
     pub fn fate(&self, field: usize) -> Fate<'_> {
-        let slot = self.slots.get(field).filter(|slot| slot.is_changed);
-        let (Some(slot), Some(name)) = (slot, self.fields().get(field)) else {
+        let Some(slot) = self.slots.get(field).filter(|slot| slot.is_changed) else {
             return Fate::Untouched;
         };
         let value = match self.plan.is_whole {
-            true => self.root.get().and_then(|root| root.as_object()?.get(name)),
+            true => {
+                let name = self.fields().get(field);
+                name.and_then(|name| self.root.get()?.as_object()?.get(name))
+            }
             false => slot.value.get().and_then(Option::as_ref),
         };
         value.map_or(Fate::Removed, Fate::Set)
@@ -214,13 +216,17 @@ impl Record {
         let (Some(place), Some(name)) = (self.slots.get(slot), self.fields().get(slot)) else {
             return &NONE;
         };
-        place.value.get_or_init(|| {
-            let value = self.layout.value(&self.body, slot, name);
-            value.unwrap_or_else(|why| {
-                self.fault.set(Some(why));
-                None
-            })
-        })
+        if let Some(value) = place.value.get() {
+            return value;
+        }
+        let value = self.layout.value(&self.body, slot, name);
+        let value = value.unwrap_or_else(|why| {
+            self.fault.set(Some(why));
+            None
+        });
+        // `get_or_init` with a closure that decodes would copy the value more often.
+        let _ = place.value.set(value);
+        place.value.get().unwrap_or(&NONE)
     }
 
     fn read_mut(&mut self, slot: usize) -> Option<&mut Option<Value>> {
@@ -312,14 +318,19 @@ impl Target for Record {
         let Some(number) = self.slot(name) else {
             return Err("the plan has no such field".to_owned());
         };
-        if rest.is_empty() {
-            if let Some(slot) = self.slots.get_mut(number) {
-                slot.value = OnceCell::from(Some(value));
-            }
-        } else if let Some(place) = self.read_mut(number) {
-            place.get_or_insert(Value::Null).insert(rest, value);
+        if !rest.is_empty() {
+            self.read(number);
         }
-        self.mark(path);
+        let Some(slot) = self.slots.get_mut(number) else {
+            return Err("the plan has no such field".to_owned());
+        };
+        slot.is_changed = true;
+        match slot.value.get_mut() {
+            Some(place) if !rest.is_empty() => {
+                place.get_or_insert(Value::Null).insert(rest, value);
+            }
+            _ => slot.value = OnceCell::from(Some(value)),
+        }
         Ok(())
     }
 
@@ -341,24 +352,25 @@ impl Target for Record {
         let Some((OwnedSegment::Field(name), rest)) = path.path.segments.split_first() else {
             return Err("the plan has no root".to_owned());
         };
-        let slot = self.slot(name);
-        let Some(place) = slot.and_then(|slot| self.read_mut(slot)) else {
+        let Some(number) = self.slot(name) else {
             return Ok(None);
         };
-        let removed = match place {
-            value if rest.is_empty() => value.take(),
-            None => None,
-            Some(value) => {
+        self.read(number);
+        let Some(slot) = self.slots.get_mut(number) else {
+            return Ok(None);
+        };
+        let removed = match slot.value.get_mut() {
+            Some(value) if rest.is_empty() => value.take(),
+            Some(Some(value)) => {
                 let removed = value.remove(rest, compact);
                 if removed.is_some() && compact && is_empty(value) {
-                    *place = None;
+                    slot.value = OnceCell::from(None);
                 }
                 removed
             }
+            _ => None,
         };
-        if removed.is_some() {
-            self.mark(path);
-        }
+        slot.is_changed |= removed.is_some();
         Ok(removed)
     }
 }
