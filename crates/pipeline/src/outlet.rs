@@ -24,6 +24,7 @@ use crate::{
     channel::{BoxFuture, Channel, Entry, Group, Note},
     delivery::{self, Receipt, Size, Tally, Token},
     meters::{Meter, NodeMeters, histogram::Histogram},
+    reject,
     rejection_log::RejectionLog,
     stop::Stop,
     tags::TagFilter,
@@ -47,6 +48,8 @@ struct Port {
     tap: Point,
     /// The name of the port in samples, see [`taps`].
     name: &'static str,
+    /// Returns the number of records of a batch. Records may share a rejected record.
+    count: fn(&Batch) -> u64,
 }
 
 /// The destinations of a port. A reload replaces them as a whole; a batch that is being sent keeps its destinations.
@@ -211,6 +214,10 @@ impl Outlet {
                 true => taps::REJECTED,
                 false => taps::OUT,
             },
+            count: match rejected {
+                true => reject::records,
+                false => |batch| batch.count.into(),
+            },
         }))
     }
 
@@ -255,7 +262,7 @@ impl Outlet {
 
     /// Counts and logs batches that are about to be sent; returns their size.
     fn note_sent(&self, wires: &Wires, batches: &[Batch]) -> Size {
-        let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
+        let records = batches.iter().map(self.0.count).sum();
         self.0.sent.add(records);
         let bytes = batches.iter().map(|batch| batch.len() as u64).sum();
         self.0.sent_bytes.add(bytes);
@@ -287,7 +294,7 @@ impl Outlet {
         }
         let unclaimed = batches.iter().zip(claimed).filter(|(_, claimed)| !claimed);
         port.unclaimed
-            .add(unclaimed.map(|(batch, _)| u64::from(batch.count)).sum());
+            .add(unclaimed.map(|(batch, _)| (port.count)(batch)).sum());
         token.settle();
     }
 

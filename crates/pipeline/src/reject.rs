@@ -169,6 +169,34 @@ pub fn envelope(node: &str, from: &Batch, body: Bytes, count: u32) -> Batch {
     }
 }
 
+/// The number of records that were rejected with a batch of [`Rejects::into_batch`] or [`envelope`].
+pub(crate) fn records(batch: &Batch) -> u64 {
+    // Records share a rejected record only if there is little room for more.
+    if batch.len() <= BESIDE_BYTES_MAX / 2 {
+        return batch.count.into();
+    }
+    let mut at = 0;
+    let all = (0..batch.count).map_while(|_| {
+        let start = at;
+        let mut open = 1;
+        at = skip(&batch.body, start, &mut open).ok()?;
+        Some(joined(&batch.body, start).unwrap_or(1))
+    });
+    all.sum()
+}
+
+/// Reads the field `records` of the rejected record at `at`.
+fn joined(body: &[u8], at: usize) -> Option<u64> {
+    let mut reader = Reader::at(body, entry_head(body, at).ok()?.record);
+    for _ in 0..reader.map_len().ok()? {
+        if reader.bytes().ok()? == b"records" {
+            return reader.int().ok()?.try_into().ok();
+        }
+        reader.skip().ok()?;
+    }
+    None
+}
+
 /// A rejected record, as read from the bytes of [`write()`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rejected<'a> {
@@ -375,6 +403,7 @@ mod tests {
             assert!(batch.len() < BESIDE_BYTES_MAX + 20_000 * record.len() + 10_000);
             let values: Vec<_> = millstream_wire::record::records(&batch).collect();
             assert_eq!(values.len(), batch.count as usize);
+            assert_eq!(records(&batch), 20_000);
             let read = values
                 .iter()
                 .map(|(range, _)| Rejected::read(&batch.body[range.clone()]));

@@ -37,6 +37,7 @@ use crate::{
     channel::{BoxFuture, Channel, Group},
     condition::{Condition, Trouble},
     meters::Meter,
+    reject,
     report::Reporter,
 };
 
@@ -275,7 +276,7 @@ impl Channel for RejectedStore {
                 }
                 let why = match kept {
                     Ok(()) => {
-                        let records = back.batches.iter().map(|batch| u64::from(batch.count));
+                        let records = back.batches.iter().map(reject::records);
                         store.counts.kept.add(records.sum());
                         return back.token.settle();
                     }

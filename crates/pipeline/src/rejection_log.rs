@@ -8,7 +8,7 @@ use std::{
 
 use millstream_record::Batch;
 
-use crate::reject::{Original, Rejected, excerpt};
+use crate::reject::{self, Original, Rejected, excerpt};
 
 /// The minimum time between two lines of one node.
 const QUIET: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ impl RejectionLog {
             records: 0,
             first: first(batch),
         });
-        waiting.records += u64::from(batch.count);
+        waiting.records += reject::records(batch);
         if state.is_quiet {
             return;
         }
