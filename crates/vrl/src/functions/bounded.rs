@@ -16,7 +16,10 @@ use vrl::{
     value::{KeyString, ObjectMap, Value},
 };
 
-use crate::{DEPTH_MAX, weight};
+use crate::{
+    DEPTH_MAX,
+    weight::{self, MEMORY_MAX},
+};
 
 /// The limit in bytes of results that can be much larger than the record: as large as the largest record.
 pub(crate) const RESULT_MAX: usize = 64 << 20;
@@ -107,6 +110,36 @@ pub(super) fn replace(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resol
         }
     }
     replaced.finish()
+}
+
+/// `sieve(value, permitted_characters, replace_single, replace_repeated)`, with a limit on the result.
+pub(super) fn sieve(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let [Some(value), Some(Value::Regex(permitted)), single, repeated] = arguments else {
+        return Err("the permitted characters must be a regex".into());
+    };
+    let replacement = |argument: &Option<Value>| match argument {
+        Some(text) => Ok(text.try_bytes_utf8_lossy()?.into_owned()),
+        None => Ok(String::new()),
+    };
+    let (single, repeated): (String, String) = match (replacement(single), replacement(repeated)) {
+        (Ok(single), Ok(repeated)) => (single, repeated),
+        (Err(why), _) | (_, Err(why)) => return Err(why),
+    };
+    let text = value.try_bytes_utf8_lossy()?;
+    let mut kept = Replaced::new(&text);
+    let mut end = 0;
+    for found in permitted.find_iter(&text) {
+        let with = match found.start() - end {
+            0 => "",
+            1 => &single,
+            _ => &repeated,
+        };
+        kept.put(end..found.start(), |out| out.push_str(with))?;
+        end = found.end();
+    }
+    // As in the original, the text after the last match is not replaced by anything.
+    kept.put(end..text.len(), |_| ())?;
+    kept.finish()
 }
 
 /// `parse_regex_all(value, pattern, numeric_groups)`, with a limit on the memory of the result. Each match becomes an object.
@@ -363,12 +396,10 @@ impl Expression for Unnest {
         let path = self.query.path();
         let items = rest.remove(path, true).unwrap_or(Value::Null);
         let items = items.try_array()?;
-        if (RECORD_BYTES + weight(&rest)).saturating_mul(items.len()) > RESULT_MAX {
-            return Err(format!(
-                "the copies of the other fields would have more than {RESULT_MAX} bytes"
-            )
-            .into());
-        }
+        // Each record has at least the field with its item.
+        let copy = weight::of(&rest)? + weight::map(1);
+        weight::within(copy.saturating_mul(items.len()))
+            .map_err(|_| format!("the records would take more than {MEMORY_MAX} bytes"))?;
         let with = |item| {
             let mut record = rest.clone();
             record.insert(path, item);
@@ -379,23 +410,6 @@ impl Expression for Unnest {
 
     fn type_info(&self, state: &TypeState) -> TypeInfo {
         self.inner.type_info(state)
-    }
-}
-
-/// The size of a record without fields, for [`Unnest`].
-const RECORD_BYTES: usize = 64;
-
-/// The size of a value, for [`Unnest`]: 16 bytes for each field or element, its key, and its text. In memory, a small map takes about 760
-/// bytes.
-fn weight(value: &Value) -> usize {
-    const NODE: usize = 16;
-    match value {
-        Value::Object(map) => map
-            .iter()
-            .map(|(key, value)| NODE + key.len() + weight(value))
-            .sum(),
-        Value::Array(items) => items.iter().map(|item| NODE + weight(item)).sum(),
-        other => other.as_bytes().map_or(0, Bytes::len),
     }
 }
 

@@ -111,6 +111,16 @@ const ALL: &[Replacement] = &[
         work: bounded::replace,
     },
     Replacement {
+        name: "sieve",
+        arguments: &[
+            "value",
+            "permitted_characters",
+            "replace_single",
+            "replace_repeated",
+        ],
+        work: bounded::sieve,
+    },
+    Replacement {
         name: "zip",
         arguments: &["array_0", "array_1"],
         work: bounded::zip,

@@ -2,7 +2,9 @@
 
 use crate::{
     Condition, Options, Outcome, Predicate, Program,
+    functions::RESULT_MAX,
     rig::{batch, changed, entry, one, records, run},
+    weight,
 };
 use millstream_record::Encoding;
 use millstream_wire::msgpack::{write_bin, write_map_len, write_str};
@@ -334,6 +336,15 @@ fn a_record_cannot_make_a_result_that_is_much_larger_than_the_record() {
         (".x = flatten!(value: .a)", deep.clone()),
         (".x = encode_logfmt(.)", deep.clone()),
         (".x = encode_key_value!(.a)", deep.clone()),
+        // Records of 720 bytes each.
+        (
+            ". = unnest!(.items)",
+            format!(r#"{{"a":1,"items":[{}]}}"#, list("1", 200_000)),
+        ),
+        (
+            ".x = sieve!(.a, r'x', replace_single: string!(.separator))",
+            format!(r#"{{"separator":"{long}","a":"{}"}}"#, "x-".repeat(200)),
+        ),
         (
             ".x = join!(.items, .separator)",
             format!(
@@ -366,7 +377,11 @@ fn a_record_cannot_make_a_result_that_is_much_larger_than_the_record() {
         ),
     ] {
         let why = result(program, &record).unwrap_err();
-        assert!(why.contains("67108864"), "{program}: {why}");
+        let limit = match program.contains("unnest") {
+            true => weight::MEMORY_MAX,
+            false => RESULT_MAX,
+        };
+        assert!(why.contains(&limit.to_string()), "{program}: {why}");
     }
     let record = format!(r#"{{"s":"{long}","a":1}}"#);
     let why = result(
@@ -437,6 +452,11 @@ fn functions_with_a_bounded_result_work_as_in_vrl() {
         ),
         (". = {\"x\": join!(.items, \", \")}", r#"{"x":"x, y"}"#),
         (". = {\"x\": join!(.items)}", r#"{"x":"xy"}"#),
+        (
+            ". = {\"x\": sieve(\"-a--b-c---\", r'[a-z]', replace_single: \"1\", replace_repeated: \"2\")}",
+            r#"{"x":"1a2b1c"}"#,
+        ),
+        (". = {\"x\": sieve(\"--\", r'[a-z]')}", r#"{"x":""}"#),
         (". = {\"x\": format_number(3.5, 3)}", r#"{"x":"3.500"}"#),
         (
             ". = {\"x\": format_number(scale: 2, 100000000)}",
