@@ -32,9 +32,9 @@ use crate::{
     tags::TagFilter,
 };
 
-/// The lower bound of `flights_max` for a chain with threads. With four batches in flight, two threads wait neither for the consumer nor
-/// for each other, and the batches stay in the CPU's cache.
-const IN_FLIGHT: usize = 4;
+/// The lower bound of `flights_max` for a chain with threads. With eight batches in flight, a thread has work while another one, which
+/// processes the oldest batch, waits for a CPU. The batches are about 1 MiB, so they stay in the CPU's cache.
+const IN_FLIGHT: usize = 8;
 /// The number of batches in flight in addition to one for each thread.
 const AHEAD: usize = 2;
 
