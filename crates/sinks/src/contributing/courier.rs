@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::{
     format::{Formatting, schema_with},
-    sending::{Input, Lane, Outage, Refused, Retry, Then},
+    sending::{Input, Lane, Outage, Refused, Retry, Then, unencoded},
 };
 
 pub const COMPONENT: Component = Component {
@@ -79,9 +79,7 @@ impl Lines {
         let mut rejects = Vec::new();
         self.encoder
             .encode_each(batch, &mut self.text, &mut rejects, &mut self.marks);
-        let refused = rejects.into_iter();
-        let refused = refused.map(|reject| (reject.range, reject.reason.to_string()));
-        self.refused = refused.collect();
+        self.refused = rejects.into_iter().map(unencoded).collect();
     }
 
     /// The text of all lines but the first `acked`.

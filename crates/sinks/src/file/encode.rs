@@ -18,7 +18,7 @@ use millstream_wire::{
 };
 
 use super::{config::Settings, patient::PatientWriter, pending::WRITE_BYTES};
-use crate::sending::{Refused, by_reason};
+use crate::sending::{Refused, by_reason, refuse, unencoded};
 
 /// Encoded text is written when there is this much of it, also within a span. Fields that are added can make records thousands of
 /// times longer.
@@ -164,7 +164,7 @@ impl Encode {
             let id = match out.file(&self.name, batch.received).await? {
                 Ok(id) => id,
                 Err(why) => {
-                    self.refuse(batch, &span, &why);
+                    refuse(&mut self.refused, batch, span.range, &why);
                     return Ok(());
                 }
             };
@@ -180,15 +180,6 @@ impl Encode {
             span = left;
         }
         Ok(())
-    }
-
-    /// Notes that records are refused because their path cannot be a file; `why` is the reason.
-    fn refuse(&mut self, batch: &Batch, span: &Span, why: &str) {
-        let start = span.range.start;
-        for (range, _) in records(&part(batch, span)) {
-            let range = start + range.start..start + range.end;
-            self.refused.push((range, why.to_owned()));
-        }
     }
 
     /// Puts records into file `id` until it is full or enough is encoded. Returns the records that are left.
@@ -277,8 +268,7 @@ impl Encode {
     /// reason leave together.
     pub(super) async fn reject(&mut self, batch: &Batch, inlet: &mut Inlet) {
         let rejects = self.rejects.drain(..);
-        self.refused
-            .extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
+        self.refused.extend(rejects.map(unencoded));
         for (reason, records) in by_reason(batch, &self.refused) {
             inlet.reject(batch, records, &reason).await;
         }

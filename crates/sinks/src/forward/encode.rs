@@ -21,7 +21,7 @@ use millstream_wire::{
 };
 use tokio::time::Instant;
 
-use crate::sending::{Refused, parts};
+use crate::sending::{Refused, parts, unencoded};
 
 use super::{
     chunk::{Chunk, Name},
@@ -185,7 +185,7 @@ impl Encoder {
         // All records of the piece before the first one that is encoded are rejected.
         let first = rejects.last().map_or(start, |reject| reject.range.end);
         let rejects = rejects.into_iter();
-        refused.extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
+        refused.extend(rejects.map(unencoded));
         let bytes = out.len() - before;
         if self.adds && done.records == 1 && bytes > RECORD_BYTES_MAX {
             out.truncate(before);
@@ -193,7 +193,7 @@ impl Encoder {
             let reason = format!(
                 "with the fields of `add` the record has {bytes} bytes, and receivers accept at most {RECORD_BYTES_MAX}"
             );
-            refused.push((first..done.end, reason));
+            refused.push((first..done.end, reason.into()));
         }
         done
     }

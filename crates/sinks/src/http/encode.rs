@@ -15,7 +15,7 @@ use millstream_wire::{
 };
 
 use super::options::{Action, Bulk, DocumentId};
-use crate::sending::DurableId;
+use crate::sending::{DurableId, Refused, unencoded};
 
 /// An item that is not part of a request yet. The ranges refer to the fields of [`Output`]. `around`: with OTLP, the range of the
 /// item's resource and scope; otherwise empty.
@@ -33,7 +33,7 @@ pub(super) struct Output {
     pub(super) around: Vec<u8>,
     pub(super) items: Vec<Encoded>,
     /// Records that cannot be encoded: their byte ranges in the batch's body, and why.
-    pub(super) rejects: Vec<(Range<usize>, String)>,
+    pub(super) rejects: Vec<Refused>,
 }
 
 /// Encodes items. Each lane (parallel task of the sink) has one encoder.
@@ -97,12 +97,7 @@ fn plain(encoder: &mut format::Encoder, batch: &Batch, scratch: &mut Scratch, ou
             mark,
         }
     }));
-    out.rejects.extend(refused(&mut scratch.rejects));
-}
-
-fn refused(rejects: &mut Vec<Reject>) -> impl Iterator<Item = (Range<usize>, String)> {
-    let refused = |reject: Reject| (reject.range, reject.reason.to_string());
-    rejects.drain(..).map(refused)
+    out.rejects.extend(scratch.rejects.drain(..).map(unencoded));
 }
 
 fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
@@ -118,7 +113,7 @@ fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
             &mut out.around,
         );
         if let Err(unfit) = written {
-            out.rejects.push((range, unfit.to_string()));
+            out.rejects.push((range, unfit.to_string().into()));
             continue;
         }
         // Neighboring records usually share resource and scope, which are then stored once.
@@ -202,7 +197,7 @@ impl Actions {
             &mut scratch.rejects,
             &mut scratch.marks,
         );
-        out.rejects.extend(refused(&mut scratch.rejects));
+        out.rejects.extend(scratch.rejects.drain(..).map(unencoded));
         let mut document = 0;
         for (number, mark) in (0..).zip(&scratch.marks) {
             let text = scratch.text.get(document..mark.written).unwrap_or_default();
@@ -218,7 +213,7 @@ impl Actions {
             });
             if let Err(why) = self.line(batch, mark, id, &mut out.text) {
                 out.text.truncate(start);
-                out.rejects.push((mark.start..mark.end, why));
+                out.rejects.push((mark.start..mark.end, why.into()));
                 continue;
             }
             out.text.extend_from_slice(text);

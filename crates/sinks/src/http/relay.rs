@@ -7,7 +7,7 @@
 //! no complete request waits. A lane promises that it settles a checkpoint only when every request before the checkpoint is finished.
 //! Records that the server refuses leave by the port `rejected`.
 
-use std::{collections::VecDeque, rc::Rc};
+use std::{collections::VecDeque, rc::Rc, sync::Arc};
 
 use millstream_pipeline::{
     condition::Trouble, failure::Failure, inlet::Inlet, meters::Meter, node::SinkContext,
@@ -184,14 +184,14 @@ impl<'a> Relay<'a> {
                 key.clear();
                 let timed = item.mark.event(part);
                 if let Err(why) = self.targets.render(part.into(), timed, &mut key) {
-                    refused.push((item.mark.start..item.mark.end, why.to_string()));
+                    let why: Arc<str> = why.to_string().into();
+                    refused.push((item.mark.start..item.mark.end, why.clone()));
                     if each {
                         continue;
                     }
                     let others = self.output.items.iter().skip(1);
-                    refused.extend(
-                        others.map(|item| (item.mark.start..item.mark.end, why.to_string())),
-                    );
+                    refused
+                        .extend(others.map(|item| (item.mark.start..item.mark.end, why.clone())));
                     break;
                 }
             }

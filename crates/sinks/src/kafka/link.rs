@@ -238,7 +238,7 @@ pub(super) fn place_unwanted(
         let places = shaper.places(batch);
         for (number, reason) in unwanted.drain(..) {
             let place = number.checked_sub(first).and_then(|at| places.get(at));
-            refused.extend(place.map(|range| (range.clone(), reason)));
+            refused.extend(place.map(|range| (range.clone(), reason.into())));
         }
     }
     refused.sort_by_key(|(range, _)| range.start);

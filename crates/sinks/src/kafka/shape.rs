@@ -22,7 +22,7 @@ use super::{
     options::{Config, Format},
     topics::{Limits, Topics},
 };
-use crate::sending::{Refused, parts, records_max};
+use crate::sending::{Refused, parts, records_max, unencoded};
 
 /// Bytes of a batch that are encoded at a time. This bounds the memory of encoding even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
@@ -108,13 +108,13 @@ impl Shaper {
             );
         }
         let rejects = self.rejects.drain(..);
-        refused.extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
+        refused.extend(rejects.map(unencoded));
         let marks = std::mem::take(&mut self.marks);
         for (index, mark) in marks.iter().enumerate() {
             let value = start..mark.written;
             start = mark.written;
             if let Err(reason) = self.add(batch, mark, first + index, value, outgoing) {
-                refused.push((mark.start..mark.end, reason));
+                refused.push((mark.start..mark.end, reason.into()));
             }
         }
         let count = marks.len();
@@ -169,7 +169,7 @@ impl Shaper {
                 added
             });
             if let Err(reason) = done {
-                refused.push((range, reason));
+                refused.push((range, reason.into()));
             }
         }
         count

@@ -30,7 +30,7 @@ use super::{
     route::Routes,
     store::{Published, Store},
 };
-use crate::sending::{Refused, by_reason};
+use crate::sending::{Refused, by_reason, refuse, unencoded};
 
 /// While no batch arrives, the sink checks at this interval whether the channel is nearly full.
 const LOOK: Duration = Duration::from_secs(1);
@@ -249,7 +249,7 @@ impl<S: Store> Running<'_, S> {
             let directory = self.routes.directories.get(run.directory);
             let directory = directory.map_or("", |directory| directory.trim_matches('/'));
             if let Some(why) = self.generation.misfit(&mut to, directory).await? {
-                self.refused.push((run.range, why));
+                refuse(&mut self.refused, batch, run.range, &why);
                 continue;
             }
             self.generation
@@ -257,8 +257,7 @@ impl<S: Store> Running<'_, S> {
                 .await?;
         }
         let rejects = self.routes.rejects.drain(..).chain(self.rejects.drain(..));
-        self.refused
-            .extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
+        self.refused.extend(rejects.map(unencoded));
         for (reason, records) in by_reason(batch, &self.refused) {
             inlet.reject(batch, records, &reason).await;
         }

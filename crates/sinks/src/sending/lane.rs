@@ -290,7 +290,7 @@ mod tests {
             };
             let number = lane.begin(batch.received);
             assert!(matches!(lane.next(true).await.unwrap(), Input::Checkpoint));
-            let refused = [(0..2, "no".to_owned())];
+            let refused = [(0..2, "no".into())];
             lane.reject_refused(Some(number), &batch, &refused).await;
             lane.finish(number);
             // The rejected records were lost, so the checkpoint must not be settled.

@@ -31,4 +31,4 @@ pub(crate) use lateness::Lateness;
 pub(crate) use options::{Batching, Retry};
 pub(crate) use outage::{Outage, Then};
 pub(crate) use parts::{parts, records_max};
-pub(crate) use refused::{Refused, by_reason, group};
+pub(crate) use refused::{Refused, by_reason, group, refuse, unencoded};

@@ -1,11 +1,30 @@
 //! Records that a destination never accepts, and why.
 
-use std::{borrow::Cow, collections::HashMap, ops::Range};
+use std::{borrow::Cow, collections::HashMap, ops::Range, sync::Arc};
 
 use millstream_record::Batch;
+use millstream_wire::{format::Reject, record::records};
 
-/// The byte range of a record in its batch's body, and the reason why it is rejected.
-pub(crate) type Refused = (Range<usize>, String);
+/// The byte range of a record in its batch's body, and the reason why it is rejected. Records may share a reason, which can be as long as a
+/// path.
+pub(crate) type Refused = (Range<usize>, Arc<str>);
+
+/// A record that cannot be encoded.
+pub(crate) fn unencoded(reject: Reject) -> Refused {
+    (reject.range, reject.reason.to_string().into())
+}
+
+/// Adds the records in `range` of a batch, which are refused for the same reason.
+pub(crate) fn refuse(refused: &mut Vec<Refused>, batch: &Batch, range: Range<usize>, why: &str) {
+    let why: Arc<str> = why.into();
+    let start = range.start;
+    let part = Batch {
+        body: batch.body.slice(range),
+        ..batch.clone()
+    };
+    let places = records(&part).map(|(place, _)| start + place.start..start + place.end);
+    refused.extend(places.map(|place| (place, why.clone())));
+}
 
 /// Maximum number of groups. Each group leaves and is synced separately, and the reason may hold a part of the record. So records
 /// that all have different reasons would cost a sync each.
@@ -58,11 +77,20 @@ mod tests {
     use super::*;
     use crate::rig::lines;
 
+    #[test]
+    fn each_record_of_a_refused_run_is_refused_and_they_share_the_reason() {
+        let mut refused = Vec::new();
+        refuse(&mut refused, &lines("t", "a\nbc\nd\ne\n"), 2..7, "no");
+        let places: Vec<_> = refused.iter().map(|(place, _)| place.clone()).collect();
+        assert_eq!(places, [2..5, 5..7]);
+        assert!(Arc::ptr_eq(&refused[0].1, &refused[1].1));
+    }
+
     fn groups(reasons: &[&str]) -> Vec<(String, String)> {
         let batch = lines("t", "a\nb\nc\nd\n");
         let refused: Vec<_> = (0..)
             .zip(reasons)
-            .map(|(place, reason)| (place * 2..place * 2 + 2, (*reason).to_owned()))
+            .map(|(place, reason)| (place * 2..place * 2 + 2, Arc::from(*reason)))
             .collect();
         let groups = by_reason(&batch, &refused).into_iter();
         groups
@@ -95,7 +123,7 @@ mod tests {
         let count = 10_000;
         let batch = lines("t", &"a\n".repeat(count));
         let refused: Vec<_> = (0..count)
-            .map(|place| (place * 2..place * 2 + 2, format!("no {place}")))
+            .map(|place| (place * 2..place * 2 + 2, format!("no {place}").into()))
             .collect();
         let groups = by_reason(&batch, &refused);
         assert_eq!(groups.len(), GROUPS_MAX);

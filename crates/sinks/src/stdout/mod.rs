@@ -21,7 +21,7 @@ use serde::Deserialize;
 
 use crate::{
     format::{Formatting, schema_with},
-    sending::{Refused, by_reason},
+    sending::{Refused, by_reason, unencoded},
 };
 
 mod writer;
@@ -97,10 +97,7 @@ async fn run(inlet: &mut Inlet, mut writer: Writer<impl io::Write>) -> Result<()
         match item {
             Some(Item::Batch(batch, _)) => {
                 let rejects = writer.write(&batch).map_err(|error| failure(&error))?;
-                let refused: Vec<Refused> = rejects
-                    .into_iter()
-                    .map(|reject| (reject.range, reject.reason.to_string()))
-                    .collect();
+                let refused: Vec<Refused> = rejects.into_iter().map(unencoded).collect();
                 for (reason, records) in by_reason(&batch, &refused) {
                     inlet.reject(&batch, records, &reason).await;
                 }

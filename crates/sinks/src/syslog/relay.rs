@@ -7,7 +7,7 @@
 //! nothing more is ready, and before each checkpoint. It promises that a checkpoint is settled only when, for each record before the
 //! checkpoint, the operating system has accepted the message or the record was rejected.
 
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use millstream_pipeline::{
     condition::{Condition, Trouble},
@@ -27,7 +27,7 @@ use super::{
     messages::{DATAGRAM_BYTES_MAX, Messages},
     sink::Syslog,
 };
-use crate::sending::{Input, Lane, Outage, Refused, parts, records_max};
+use crate::sending::{Input, Lane, Outage, Refused, parts, records_max, unencoded};
 
 /// Bytes of a batch that are encoded at a time. This bounds the memory of messages even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
@@ -326,12 +326,10 @@ impl<'a> Relay<'a> {
 
 /// The records (of one part of a batch) that cannot be sent, each with its reason.
 fn refused(rejects: Vec<Reject>, long: Vec<Range<usize>>) -> Vec<Refused> {
-    let rejects = rejects.into_iter();
-    let mut refused: Vec<Refused> = rejects
-        .map(|reject| (reject.range, reject.reason.to_string()))
-        .collect();
-    let reason = || format!("longer than a datagram may be ({DATAGRAM_BYTES_MAX} bytes)");
-    refused.extend(long.into_iter().map(|range| (range, reason())));
+    let mut refused: Vec<Refused> = rejects.into_iter().map(unencoded).collect();
+    let reason: Arc<str> =
+        format!("longer than a datagram may be ({DATAGRAM_BYTES_MAX} bytes)").into();
+    refused.extend(long.into_iter().map(|range| (range, reason.clone())));
     refused
 }
 

@@ -149,12 +149,12 @@ fn a_record_whose_directory_is_a_file_is_rejected_and_its_neighbors_are_publishe
         fs::create_dir(&out).unwrap();
         fs::write(out.join("b"), "other").unwrap();
         let upstream = Upstream::durable(7);
-        upstream.put(packed("web", "a\nb\nc\n"), false);
+        upstream.put(packed("web", "a\nb\nb\nc\n"), false);
         upstream.close();
         let rig = run(&upstream, directory.path(), template, "");
         let rejected = upstream.rejected();
         assert_eq!(rejected.len(), 1, "{template}: {rejected:?}");
-        assert_eq!(rejected[0].count, 1);
+        assert_eq!(rejected[0].count, 2);
         assert!(contains(&rejected[0].body, "it is a file, or below a file"));
         assert_eq!(rig.meter("outputs_published"), 2);
         assert_eq!(fs::read(out.join("b")).unwrap(), b"other");
