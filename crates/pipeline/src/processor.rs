@@ -52,6 +52,10 @@ pub trait Processor: Send + Sync {
         &[]
     }
 
+    /// Called when a reload has replaced or removed the processor. Its tasks may still hold batches. A task that may need long for its batch
+    /// should fail soon, so that the batch passes through the processors of the new configuration.
+    fn retire(&self) {}
+
     /// Makes a task. Called at the start, and again after a failure or a panic.
     fn task(&self) -> Result<Box<dyn Task>, Failure>;
 }

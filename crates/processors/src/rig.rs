@@ -92,6 +92,11 @@ impl Rig {
         self.processor.warnings()
     }
 
+    /// As if a reload had replaced the processor.
+    pub(crate) fn retire(&self) {
+        self.processor.retire();
+    }
+
     pub(crate) fn run(&mut self, batch: &Batch) -> Made {
         self.try_run(batch).unwrap()
     }

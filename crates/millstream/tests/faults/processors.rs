@@ -479,3 +479,43 @@ fn a_program_that_hangs_is_named_in_the_status_and_does_not_outlive_millstream()
     assert_eq!(program.stop(), Some(1), "a record was left");
     wait_until("the program is gone", || !running.exists());
 }
+
+#[test]
+fn a_program_that_hangs_is_replaced_by_a_reload_and_no_record_is_lost_or_rejected() {
+    // The processor is in front of a durable channel, behind it, or between a source and a sink.
+    for (node, channel, input) in [
+        ("in", "kept: { type: disk, inputs: [asked] }", "kept"),
+        ("kept", "kept: { type: disk, inputs: [in] }", "asked"),
+        ("in", "", "asked"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().display();
+        let config = |command: &str| {
+            format!(
+                "data_dir: {place}/data\napi: {{ listen: [] }}\n\
+                 sources:\n  in: {{ type: tail, paths: [{place}/in.log] }}\n\
+                 processors:\n  asked: {{ type: exec, inputs: [{node}], timeout: 2s, command: {command} }}\n\
+                 channels: {{ {channel} }}\n\
+                 sinks:\n  out: {{ type: file, inputs: [{input}], format: raw, path: {place}/out.log }}\n"
+            )
+        };
+        // The program answers three records.
+        let hangs =
+            "[sh, -c, \"for n in 1 2 3; do read -r line; echo $line; done; exec sleep 10000\"]";
+        let expected: String = (0..200).map(|number| format!("{number}\n")).collect();
+        fs::write(directory.path().join("in.log"), &expected).unwrap();
+        let program = Program::start(directory.path(), &config(hangs));
+        wait_until("the program hangs", || {
+            program.log().contains("gave no answer within 2s")
+        });
+        fs::write(directory.path().join("millstream.yaml"), config("[cat]")).unwrap();
+        program.signal("HUP");
+        wait_until("all records arrive", || {
+            let text = fs::read_to_string(directory.path().join("out.log"));
+            text.is_ok_and(|text| text.lines().count() >= 200)
+        });
+        assert_eq!(program.stop(), Some(0));
+        let text = fs::read_to_string(directory.path().join("out.log")).unwrap();
+        assert_eq!(text, expected, "{node} {input}");
+    }
+}

@@ -7,7 +7,7 @@
 //! them. If no record is left, an empty batch is delivered, so that the position is settled. Rejected records are sent before the
 //! output is delivered, and the batch is settled only when they are kept.
 //!
-//! A reload replaces the chain between two batches ([`Swap`]). If positions that were read before the reload are read again, they pass
+//! A reload replaces the chain between two batches ([`Swap`]). If positions that were delivered before the reload are read again, they pass
 //! through the old chain, because a sink may already have sent some of their records under ids derived from the position.
 
 use std::{
@@ -47,8 +47,9 @@ pub(crate) struct ChainReader {
     /// The chains, in the order of the positions that pass through them. The last one is the current chain. An earlier chain stays while
     /// a durable channel may deliver again a position that passes through that chain.
     stages: VecDeque<Stage>,
-    /// The last position that was read.
+    /// The last position that was read, and the last one that was delivered to the consumer.
     read: Option<Position>,
+    given: Option<Position>,
     /// Chains of the current stage that process no batch.
     idle: Vec<Chain>,
     /// The batches in flight, that is, read and not yet delivered, in the order in which they were read. Each has a separate chain, so
@@ -128,6 +129,7 @@ impl ChainReader {
             swap,
             stages: VecDeque::new(),
             read: None,
+            given: None,
             idle: Vec::new(),
             flights: VecDeque::new(),
             flights_max: 1,
@@ -373,16 +375,25 @@ impl Reader for ChainReader {
         self.flights.clear();
         self.ready.clear();
         self.idle.clear();
+        // Positions that were not delivered pass through the current chain. The old one may have failed on them.
+        for stage in &mut self.stages {
+            stage.after = stage.after.min(self.given);
+        }
+        self.read = self.read.min(self.given);
         self.reader.resume(after)
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
         self.swap.reader.register(context.waker());
         self.turn();
-        match self.is_direct() {
+        let polled = match self.is_direct() {
             true => self.poll_direct(context),
             false => self.poll_chains(context),
+        };
+        if let Poll::Ready(Ok(Some(delivered))) = &polled {
+            self.given = self.given.max(delivered.position);
         }
+        polled
     }
 
     fn commit(&mut self, position: Position) -> Result<(), Failure> {

@@ -24,6 +24,7 @@ use crate::{
     node::{Sink, Source},
     outlet::Wires,
     plan::{ChannelPlan, Plan, ProcessorPlan, SinkPlan, filled},
+    processor::Processor,
     replay::Replay,
     running::{ConsumerStatus, NodeStatus, Nodes},
     seat::Seat,
@@ -48,6 +49,8 @@ pub struct Reloader {
     channels: HashMap<Arc<str>, ChannelState>,
     sources: HashMap<Arc<str>, Seated<Box<dyn Source>>>,
     sinks: HashMap<Arc<str>, Seated<Arc<dyn Sink>>>,
+    /// The processors of the running plan. A reload that keeps a processor may keep its earlier instance in some chains.
+    processors: Vec<(Arc<str>, Weak<dyn Processor>)>,
     /// Nodes that have left the plan and have not ended yet.
     leaving: Vec<(Arc<str>, Stop)>,
     /// By channel and sink: the tasks that let a channel forget a sink that has left it.
@@ -117,6 +120,7 @@ impl Reloader {
             channels: HashMap::new(),
             sources: HashMap::new(),
             sinks: HashMap::new(),
+            processors: Vec::new(),
             leaving: Vec::new(),
             forgetting: HashMap::new(),
         }
@@ -129,6 +133,7 @@ impl Reloader {
         let mut laid = self.lay(&mut plan, &difference, None)?;
         let failures = std::mem::take(&mut laid.failures);
         self.apply(laid, &difference, &plan).await?;
+        self.change_processors(&difference, &plan);
         self.known = new;
         Ok(failures)
     }
@@ -164,6 +169,7 @@ impl Reloader {
         let wires = wires.collect();
         self.keep_consumers(&new);
         self.apply(laid, &difference, &plan).await?;
+        self.change_processors(&difference, &plan);
         self.end_removed(&difference, forget);
         self.end_leavers(&difference, wires, forget);
         self.known = new;
@@ -328,6 +334,21 @@ impl Reloader {
     fn before(&self, name: &str, running: Option<Stop>) -> Option<Stop> {
         let leaving = self.leaving.iter().rfind(|(node, _)| **node == *name);
         running.or_else(|| leaving.map(|(_, ended)| ended.clone()))
+    }
+
+    /// Notes the processors of the new plan, and retires those that it replaces or removes.
+    fn change_processors(&mut self, difference: &Difference, plan: &Plan) {
+        self.processors.retain(|(name, processor)| {
+            let is_kept = difference.fate(name) == Fate::Kept;
+            match processor.upgrade() {
+                Some(processor) if !is_kept => processor.retire(),
+                running => return running.is_some(),
+            }
+            false
+        });
+        let new = plan.processors.iter();
+        let new = new.map(|it| (it.name.clone(), Arc::downgrade(&it.processor)));
+        self.processors.extend(new);
     }
 
     /// Lets the nodes that have left the plan end.

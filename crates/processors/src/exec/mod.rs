@@ -18,7 +18,10 @@ mod window;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use millstream_config::{Node, Period, Size};
@@ -91,6 +94,8 @@ struct Shared {
     reporter: Reporter,
     /// Whether any process of the program has given a usable answer since the processor was built.
     is_proven: AtomicBool,
+    /// Whether a reload has replaced or removed the processor.
+    is_retired: AtomicBool,
 }
 
 struct Exec {
@@ -136,6 +141,7 @@ fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
             answers_max: config.answers_max,
             reporter: Reporter::new(name),
             is_proven: AtomicBool::new(false),
+            is_retired: AtomicBool::new(false),
         }),
         is_repeatable: config.repeatable,
     }))
@@ -151,6 +157,10 @@ impl Processor for Exec {
 
     fn blocking(&self) -> bool {
         true
+    }
+
+    fn retire(&self) {
+        self.shared.is_retired.store(true, Ordering::Relaxed);
     }
 
     fn task(&self) -> Result<Box<dyn Task>, Failure> {

@@ -100,6 +100,7 @@ impl Executing {
     fn one_by_one(&mut self, batch: &Batch, settles: bool) -> Result<(), Failure> {
         let (mut failed, mut unproven) = (0, String::new());
         for (range, timed) in records(batch) {
+            self.check_retired()?;
             let mut tries = 0;
             while let Err(cause) = self.one(batch, (range.clone(), timed), settles)? {
                 let fault = self.fail(&cause)?;
@@ -133,6 +134,18 @@ impl Executing {
         Err(Failure::peer(format!(
             "`{name}` {why}; it has not answered any record yet, so none is rejected: repair the program or `command`"
         )))
+    }
+
+    /// Fails if a reload has replaced or removed the processor. To give the records of a batch to a program one by one can take the
+    /// `timeout` twice for each, and the reload may have replaced the program because it hangs.
+    fn check_retired(&self) -> Result<(), Failure> {
+        match self.shared.is_retired.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(Failure::peer(format!(
+                "`{}` failed, and a reload has replaced it: its records pass through the new configuration",
+                self.shared.launch.name()
+            ))),
+        }
     }
 
     /// Sends one record and waits for its answer. The inner error is a failure of the program. The outer error is a failure of the

@@ -177,6 +177,20 @@ fn a_record_that_hangs_the_program_is_rejected_after_the_time_limit() {
 }
 
 #[test]
+fn a_program_that_hangs_and_that_a_reload_replaced_is_not_tried_on_each_record() {
+    let work = "if record['message'] == 'hang': time.sleep(1000)\nreturn record";
+    let mut rig = python(work, SHORT);
+    assert_eq!(rig.run(&lines("t", "a\n")).counts.sent, 1);
+    rig.retire();
+    // A program that works finishes its batch.
+    assert_eq!(rig.run(&lines("t", "b\nc\n")).counts.sent, 2);
+    let failure = rig.try_run(&lines("t", &"hang\n".repeat(500))).err();
+    let text = failure.map(|failure| failure.to_string());
+    let text = text.unwrap_or_default();
+    assert!(text.contains("a reload has replaced it"), "{text}");
+}
+
+#[test]
 fn a_missing_answer_does_not_shift_later_answers() {
     // Like grep, the script writes nothing for records that it drops.
     let script =

@@ -736,6 +736,13 @@ fn read_count(reader: &mut ChainReader) -> (u64, u32) {
     (delivered.position.unwrap().seq, delivered.batch.count)
 }
 
+/// Waits for the next batch; returns the same as [`read_count`].
+async fn await_count(reader: &mut ChainReader) -> (u64, u32) {
+    let delivered = std::future::poll_fn(|context| reader.poll_next(context)).await;
+    let delivered = delivered.unwrap().unwrap();
+    (delivered.position.unwrap().seq, delivered.batch.count)
+}
+
 fn position(seq: u64) -> Position {
     Position { epoch: 1, seq }
 }
@@ -766,6 +773,28 @@ fn a_reload_gives_the_reader_a_new_chain_and_earlier_positions_keep_the_old_one(
     assert_eq!(Arc::strong_count(&old), 2);
     reader.commit(position(2)).unwrap();
     assert_eq!(Arc::strong_count(&old), 1);
+}
+
+#[test]
+fn positions_that_were_read_and_not_delivered_before_a_reload_pass_through_the_new_chain_after_a_failure()
+ {
+    let all = vec![batch("t", "a\n-\n"); 6];
+    let reader = FakeReader { all, next: 0 };
+    let (first, _) = contexts(&Meters::default());
+    let (second, _) = contexts(&Meters::default());
+    let swap = Arc::new(Swap::default());
+    // With threads, the reader reads several positions ahead.
+    swap.post(Next::new(Some(maker(simple_with(2), first))).unwrap());
+    let mut reader = ChainReader::new(Box::new(reader), None, swap.clone());
+    block_on(async {
+        assert_eq!(await_count(&mut reader).await, (1, 1));
+        swap.post(Next::new(Some(maker(passing(), second))).unwrap());
+        assert_eq!(await_count(&mut reader).await, (2, 1));
+        reader.resume(None).unwrap();
+        for expected in [(1, 1), (2, 1), (3, 2), (4, 2)] {
+            assert_eq!(await_count(&mut reader).await, expected);
+        }
+    });
 }
 
 #[test]
