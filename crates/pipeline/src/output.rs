@@ -30,6 +30,7 @@ pub struct Out<'a> {
     counts: Counts,
     /// The number of bytes that were appended.
     appended_bytes: usize,
+    comes_again: bool,
 }
 
 /// The numbers of records of one batch, by outcome.
@@ -153,7 +154,18 @@ impl<'a> Out<'a> {
             rejected: Rejects::default(),
             counts: Counts::default(),
             appended_bytes: 0,
+            comes_again: true,
         }
+    }
+
+    pub(crate) fn set_comes_again(&mut self, comes_again: bool) {
+        self.comes_again = comes_again;
+    }
+
+    /// Whether the batch is processed again if the task fails: its source can send it again, or a durable channel keeps it. Otherwise, a
+    /// failure loses its records.
+    pub fn comes_again(&self) -> bool {
+        self.comes_again
     }
 
     /// Moves on to the range `given` of the body, which holds `count` records. Their number in the chain's input is `number`.

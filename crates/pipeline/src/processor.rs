@@ -53,7 +53,8 @@ pub trait Processor: Send + Sync {
     }
 
     /// Called when a reload has replaced or removed the processor. Its tasks may still hold batches. A task that may need long for its batch
-    /// should fail soon, so that the batch passes through the processors of the new configuration.
+    /// should fail soon, so that the batch passes through the processors of the new configuration; or, unless [`Out::comes_again`], reject
+    /// its records.
     fn retire(&self) {}
 
     /// Makes a task. Called at the start, and again after a failure or a panic.

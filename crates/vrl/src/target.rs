@@ -325,11 +325,10 @@ impl Target for Record {
             return Err("the plan has no such field".to_owned());
         };
         slot.is_changed = true;
-        match slot.value.get_mut() {
-            Some(place) if !rest.is_empty() => {
-                place.get_or_insert(Value::Null).insert(rest, value);
-            }
-            _ => slot.value = OnceCell::from(Some(value)),
+        if rest.is_empty() {
+            slot.value = OnceCell::from(Some(value));
+        } else if let Some(place) = slot.value.get_mut() {
+            place.get_or_insert(Value::Null).insert(rest, value);
         }
         Ok(())
     }

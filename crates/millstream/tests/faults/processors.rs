@@ -517,5 +517,61 @@ fn a_program_that_hangs_is_replaced_by_a_reload_and_no_record_is_lost_or_rejecte
         assert_eq!(program.stop(), Some(0));
         let text = fs::read_to_string(directory.path().join("out.log")).unwrap();
         assert_eq!(text, expected, "{node} {input}");
+        let log = fs::read_to_string(directory.path().join("log")).unwrap();
+        assert!(!log.contains("rejected"), "{log}");
+    }
+}
+
+#[test]
+fn records_that_no_source_sends_again_are_rejected_if_a_reload_replaces_a_program_that_hangs() {
+    // The processor is in front of a durable channel, or between a source and a sink.
+    for (channel, input) in [
+        ("kept: { type: disk, inputs: [asked] }", "kept"),
+        ("", "asked"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, port) = (directory.path().display(), free_port());
+        let config = |command: &str| {
+            format!(
+                "data_dir: {place}/data\napi: {{ listen: [] }}\n\
+                 sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+                 processors:\n  asked: {{ type: exec, inputs: [in], timeout: 2s, command: {command} }}\n\
+                 channels: {{ {channel} }}\n\
+                 sinks:\n  out: {{ type: file, inputs: [{input}], format: raw, path: {place}/out.log }}\n"
+            )
+        };
+        // The program answers three records.
+        let hangs =
+            "[sh, -c, \"for n in 1 2 3; do read -r line; echo $line; done; exec sleep 10000\"]";
+        let program = Program::start(directory.path(), &config(hangs)).listens(port);
+        // The sender asks for no acks, so it sends nothing again.
+        let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let record = b"\x93\xa1t\xce\x65\x00\x00\x00\x81\xa7message\xa2ab";
+        sender.write_all(&record.repeat(50)).unwrap();
+        wait_until("the program hangs", || {
+            program.log().contains("gave no answer within 2s")
+        });
+        fs::write(directory.path().join("millstream.yaml"), config("[cat]")).unwrap();
+        program.signal("HUP");
+        let written = || {
+            let text = fs::read_to_string(directory.path().join("out.log")).unwrap_or_default();
+            text.lines().count()
+        };
+        let rejected = || {
+            let files = fs::read_dir(directory.path().join("data/rejected"));
+            let files = files.into_iter().flatten().flatten();
+            let texts = files.map(|file| fs::read(file.path()).unwrap_or_default());
+            let count = |text: Vec<u8>| {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                text.matches("a reload has replaced it").count()
+            };
+            texts.map(count).sum::<usize>()
+        };
+        wait_until("each record is written or rejected", || {
+            written() + rejected() >= 50
+        });
+        assert_eq!(program.stop(), Some(0));
+        assert_eq!(written() + rejected(), 50);
+        assert!(rejected() > 0, "{input}");
     }
 }

@@ -30,7 +30,7 @@ pub(crate) use read::{ChainReader, Next, Swap};
 use self::{
     merge::{Piece, merge, ways_meet},
     task::GuardedTask,
-    workers::Workers,
+    workers::{Workers, deal},
 };
 use crate::{
     condition::{Condition, Trouble},
@@ -58,6 +58,8 @@ pub(crate) struct Chain {
     is_numbered: bool,
     /// Whether tasks get whole batches instead of parts of them.
     is_whole: bool,
+    /// Whether the present batch is given to a chain again if a processor fails.
+    comes_again: bool,
 }
 
 /// The result of a chain for a batch.
@@ -178,6 +180,7 @@ impl Chain {
             waiting: nodes.iter().map(|_| Vec::new()).collect(),
             is_numbered: ways_meet(&plan) || uses_places,
             is_whole: false,
+            comes_again: true,
             plan,
             nodes,
         })
@@ -192,6 +195,11 @@ impl Chain {
     /// several batches in flight, each in its own chain.
     pub(crate) fn deal_whole(&mut self) {
         self.is_whole = true;
+    }
+
+    /// Sets whether the next batch is given to a chain again if a processor fails: by its source, or by a durable channel.
+    pub(crate) fn set_comes_again(&mut self, comes_again: bool) {
+        self.comes_again = comes_again;
     }
 
     /// Returns the largest number of threads of one processor; 0 if no processor has threads.
@@ -226,7 +234,8 @@ impl Chain {
         for (at, node) in plan.nodes.iter().enumerate() {
             let waiting = std::mem::take(&mut self.waiting[at]);
             for piece in self.in_order(waiting) {
-                let mut all = self.nodes[at].process(&piece, self.is_whole).await?;
+                let processing = self.nodes[at].process(&piece, self.is_whole, self.comes_again);
+                let mut all = processing.await?;
                 let outlet = &self.nodes[at].context.rejects;
                 if let Some(outlet) = outlet {
                     let batches = all.iter_mut().filter_map(|made| made.rejected.take());
@@ -296,11 +305,20 @@ impl Node {
     }
 
     /// Processes a batch; returns the output of its parts in order.
-    async fn process(&mut self, piece: &Piece, is_whole: bool) -> Result<Vec<Made>, Failure> {
+    async fn process(
+        &mut self,
+        piece: &Piece,
+        is_whole: bool,
+        comes_again: bool,
+    ) -> Result<Vec<Made>, Failure> {
+        let uses = &self.uses;
         let made = match &mut self.work {
-            Work::Here(task) => task.process(piece, &self.uses).map(|made| vec![made]),
+            Work::Here(task) => task
+                .process(piece, uses, comes_again)
+                .map(|made| vec![made]),
             Work::Workers(workers, dealer) => {
-                let mut made = pin!(workers.process(dealer, piece, &self.uses, is_whole));
+                let parts = deal(dealer, piece, is_whole);
+                let mut made = pin!(workers.process(parts, uses, comes_again));
                 match timeout(SLOW, made.as_mut()).await {
                     Ok(made) => made,
                     Err(_) => {

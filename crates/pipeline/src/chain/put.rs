@@ -93,6 +93,8 @@ impl ChainChannel {
             Some(chain) => chain,
             None => self.maker.make()?,
         };
+        // Sources that can send a group again name its origin.
+        chain.set_comes_again(batches.iter().all(|batch| !batch.origins.is_empty()));
         let (mut processed, mut bytes) = (Processed::default(), 0);
         for batch in batches {
             for part in parts(batch, |file| self.channel().file_mark(file)) {

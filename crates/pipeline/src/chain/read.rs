@@ -33,8 +33,10 @@ use crate::{
 };
 
 /// The lower bound of `flights_max` for a chain with threads. With eight batches in flight, a thread has work while another one, which
-/// processes the oldest batch, waits for a CPU. The batches are about 1 MiB, so they stay in the CPU's cache.
+/// processes the oldest batch, waits for a CPU.
 const IN_FLIGHT: usize = 8;
+/// While the batches in flight have at least this many bytes, no further batch is read, unless they are fewer than the threads of the chain.
+const IN_FLIGHT_BYTES: usize = 16 << 20;
 /// The number of batches in flight in addition to one for each thread.
 const AHEAD: usize = 2;
 
@@ -57,6 +59,8 @@ pub(crate) struct ChainReader {
     flights: VecDeque<Flight>,
     /// The maximum number of batches in flight: one if the chain has no threads.
     flights_max: usize,
+    /// The number of threads of the chain.
+    threads: usize,
     ready: VecDeque<Delivered>,
     /// The name of the sink. Batches of a replay (rejected records that are sent again) skip the chain if they name this sink.
     sink: Arc<str>,
@@ -115,7 +119,13 @@ impl Swap {
 }
 
 /// A batch in a chain. Its output is delivered only after its rejected records were sent.
-enum Flight {
+struct Flight {
+    /// The bytes of the batch.
+    bytes: usize,
+    state: State,
+}
+
+enum State {
     Flying(BoxFuture<'static, Result<(Chain, VecDeque<Delivered>), Failure>>),
     Landed(Result<VecDeque<Delivered>, Failure>),
 }
@@ -133,6 +143,7 @@ impl ChainReader {
             idle: Vec::new(),
             flights: VecDeque::new(),
             flights_max: 1,
+            threads: 0,
             ready: VecDeque::new(),
             sink: "".into(),
         }
@@ -214,12 +225,17 @@ impl ChainReader {
         };
         let mut chain = chain.map_or_else(|| maker.make(), Ok)?;
         chain.deal_whole();
-        self.flights_max = match chain.threads() {
+        let is_kept = delivered.position.is_some();
+        chain.set_comes_again(is_kept || !delivered.batch.origins.is_empty());
+        self.threads = chain.threads();
+        self.flights_max = match self.threads {
             0 => 1,
             threads => IN_FLIGHT.max(threads + AHEAD),
         };
-        let flight = Box::pin(process(chain, delivered));
-        self.flights.push_back(Flight::Flying(flight));
+        self.flights.push_back(Flight {
+            bytes: delivered.batch.len(),
+            state: State::Flying(Box::pin(process(chain, delivered))),
+        });
         Ok(())
     }
 
@@ -254,6 +270,13 @@ impl ChainReader {
         }
     }
 
+    /// Whether no further batch may be read until one in flight is delivered.
+    fn is_full(&self) -> bool {
+        let in_flight = self.flights.len() + usize::from(!self.ready.is_empty());
+        let bytes: usize = self.flights.iter().map(|flight| flight.bytes).sum();
+        in_flight >= self.flights_max || bytes >= IN_FLIGHT_BYTES && in_flight >= self.threads
+    }
+
     /// Polls for the next batch that comes out of a chain.
     fn poll_chains(
         &mut self,
@@ -265,8 +288,7 @@ impl ChainReader {
             if self.ready.is_empty() {
                 self.take_landed()?;
             }
-            let in_flight = self.flights.len() + usize::from(!self.ready.is_empty());
-            if in_flight >= self.flights_max {
+            if self.is_full() {
                 break;
             }
             match self.reader.poll_next(context)? {
@@ -275,8 +297,10 @@ impl ChainReader {
                     match self.route(delivered) {
                         (delivered, Some(maker)) => self.begin(&maker, delivered)?,
                         (delivered, None) => {
-                            let landed = Flight::Landed(Ok([delivered].into()));
-                            self.flights.push_back(landed);
+                            self.flights.push_back(Flight {
+                                bytes: delivered.batch.len(),
+                                state: State::Landed(Ok([delivered].into())),
+                            });
                         }
                     }
                 }
@@ -297,7 +321,7 @@ impl ChainReader {
     /// Polls all batches in flight.
     fn poll_flights(&mut self, context: &mut Context<'_>) {
         for flight in &mut self.flights {
-            let Flight::Flying(flying) = flight else {
+            let State::Flying(flying) = &mut flight.state else {
                 continue;
             };
             if let Poll::Ready(landed) = flying.as_mut().poll(context) {
@@ -308,17 +332,20 @@ impl ChainReader {
                     }
                     outputs
                 });
-                *flight = Flight::Landed(landed);
+                flight.state = State::Landed(landed);
             }
         }
     }
 
     /// Takes the output of the oldest batch in flight, if it is done.
     fn take_landed(&mut self) -> Result<(), Failure> {
-        match self.flights.pop_front() {
-            Some(Flight::Landed(landed)) => self.ready = landed?,
-            Some(flying) => self.flights.push_front(flying),
-            None => {}
+        let is_landed = |flight: &mut Flight| matches!(flight.state, State::Landed(_));
+        if let Some(Flight {
+            state: State::Landed(landed),
+            ..
+        }) = self.flights.pop_front_if(is_landed)
+        {
+            self.ready = landed?;
         }
         Ok(())
     }

@@ -75,11 +75,16 @@ impl GuardedTask {
         created.map_err(|failure| named(&self.node, failure))
     }
 
-    /// Processes a batch. `uses` has one item for each port.
+    /// Processes a batch. `uses` has one item for each port; `comes_again` is [`Out::comes_again`].
     ///
     /// # Errors
     /// The failure of the processor, or its panic.
-    pub(super) fn process(&mut self, piece: &Piece, uses: &[Use]) -> Result<Made, Failure> {
+    pub(super) fn process(
+        &mut self,
+        piece: &Piece,
+        uses: &[Use],
+        comes_again: bool,
+    ) -> Result<Made, Failure> {
         let started = Instant::now();
         let measured = self.cpu.begin();
         let batch = &piece.batch;
@@ -88,6 +93,7 @@ impl GuardedTask {
             None => self.create()?,
         };
         let mut out = Out::new(&self.node, batch, &self.pool, uses.iter().copied());
+        out.set_comes_again(comes_again);
         let processed = guard::attempt(|| match piece.numbers.is_empty() {
             true => task.process(batch, &mut out),
             false => process_each(&mut *task, piece, &mut out),

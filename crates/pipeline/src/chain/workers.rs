@@ -50,6 +50,7 @@ pub(crate) struct Workers {
 struct Job {
     part: Piece,
     uses: Arc<[Use]>,
+    comes_again: bool,
     made: oneshot::Sender<Result<Made, Failure>>,
 }
 
@@ -101,20 +102,20 @@ impl Workers {
         Dealer::new(&self.partition, self.jobs.len(), &self.pool).beginning_with(number)
     }
 
-    /// Processes a batch and returns the output of its parts, in order. If `is_whole` is true, only a key divides the batch.
+    /// Processes the parts of a batch, each with its task; returns their outputs, in order.
     pub(super) async fn process(
         &self,
-        dealer: &mut Dealer,
-        piece: &Piece,
+        parts: Vec<(usize, Piece)>,
         uses: &Arc<[Use]>,
-        is_whole: bool,
+        comes_again: bool,
     ) -> Result<Vec<Made>, Failure> {
         let mut all = Vec::new();
-        for (task, part) in deal(dealer, piece, is_whole) {
+        for (task, part) in parts {
             let (made, waits) = oneshot::channel();
             let job = Job {
                 part,
                 uses: uses.clone(),
+                comes_again,
                 made,
             };
             // Sending cannot fail: a thread ends only with its `Workers`.
@@ -130,8 +131,8 @@ impl Workers {
     }
 }
 
-/// The parts of a batch, each with its task.
-fn deal(dealer: &mut Dealer, piece: &Piece, is_whole: bool) -> Vec<(usize, Piece)> {
+/// Returns the parts of a batch, each with its task. If `is_whole` is true, only a key divides the batch.
+pub(super) fn deal(dealer: &mut Dealer, piece: &Piece, is_whole: bool) -> Vec<(usize, Piece)> {
     let batch = piece.batch.clone();
     let parts = match is_whole {
         true => dealer.whole(batch),
@@ -162,7 +163,7 @@ fn run(mut task: GuardedTask, mut jobs: Receiver<Job>) {
     while let Some(job) = jobs.blocking_recv() {
         // If the receiver is gone, the chain was stopped, and its batch will be processed again.
         if !job.made.is_closed() {
-            let made = task.process(&job.part, &job.uses);
+            let made = task.process(&job.part, &job.uses, job.comes_again);
             let _ = job.made.send(made);
         }
     }

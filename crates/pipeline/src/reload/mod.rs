@@ -339,12 +339,14 @@ impl Reloader {
     /// Notes the processors of the new plan, and retires those that it replaces or removes.
     fn change_processors(&mut self, difference: &Difference, plan: &Plan) {
         self.processors.retain(|(name, processor)| {
+            let Some(processor) = processor.upgrade() else {
+                return false;
+            };
             let is_kept = difference.fate(name) == Fate::Kept;
-            match processor.upgrade() {
-                Some(processor) if !is_kept => processor.retire(),
-                running => return running.is_some(),
+            if !is_kept {
+                processor.retire();
             }
-            false
+            is_kept
         });
         let new = plan.processors.iter();
         let new = new.map(|it| (it.name.clone(), Arc::downgrade(&it.processor)));

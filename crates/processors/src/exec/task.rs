@@ -97,10 +97,29 @@ impl Executing {
     }
 
     /// Sends each record after the previous one is answered. With `settles`, waits for surplus output after each answer.
-    fn one_by_one(&mut self, batch: &Batch, settles: bool) -> Result<(), Failure> {
+    /// After a reload has replaced or removed the processor, no record is sent: it can take the `timeout` twice for each, and the
+    /// program may have been replaced because it hangs.
+    fn one_by_one(
+        &mut self,
+        batch: &Batch,
+        settles: bool,
+        comes_again: bool,
+    ) -> Result<(), Failure> {
         let (mut failed, mut unproven) = (0, String::new());
         for (range, timed) in records(batch) {
-            self.check_retired()?;
+            if self.shared.is_retired.load(Ordering::Relaxed) {
+                let why = format!(
+                    "`{}` failed, and a reload has replaced it",
+                    self.shared.launch.name()
+                );
+                if comes_again {
+                    return Err(Failure::peer(format!(
+                        "{why}: its records pass through the new configuration"
+                    )));
+                }
+                self.staged.reject(range, why);
+                continue;
+            }
             let mut tries = 0;
             while let Err(cause) = self.one(batch, (range.clone(), timed), settles)? {
                 let fault = self.fail(&cause)?;
@@ -134,18 +153,6 @@ impl Executing {
         Err(Failure::peer(format!(
             "`{name}` {why}; it has not answered any record yet, so none is rejected: repair the program or `command`"
         )))
-    }
-
-    /// Fails if a reload has replaced or removed the processor. To give the records of a batch to a program one by one can take the
-    /// `timeout` twice for each, and the reload may have replaced the program because it hangs.
-    fn check_retired(&self) -> Result<(), Failure> {
-        match self.shared.is_retired.load(Ordering::Relaxed) {
-            false => Ok(()),
-            true => Err(Failure::peer(format!(
-                "`{}` failed, and a reload has replaced it: its records pass through the new configuration",
-                self.shared.launch.name()
-            ))),
-        }
     }
 
     /// Sends one record and waits for its answer. The inner error is a failure of the program. The outer error is a failure of the
@@ -283,7 +290,7 @@ impl Task for Executing {
         self.staged.clear();
         if let Some(cause) = self.all_at_once(batch)? {
             let is_sure = matches!(cause, Cause::Closed | Cause::StoppedReading);
-            self.one_by_one(batch, !is_sure)?;
+            self.one_by_one(batch, !is_sure, out.comes_again())?;
         }
         self.staged.send(batch, out, KEPT_BYTES);
         self.answers.reset(KEPT_BYTES);

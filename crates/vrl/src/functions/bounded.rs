@@ -117,14 +117,9 @@ pub(super) fn sieve(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolve
     let [Some(value), Some(Value::Regex(permitted)), single, repeated] = arguments else {
         return Err("the permitted characters must be a regex".into());
     };
-    let replacement = |argument: &Option<Value>| match argument {
-        Some(text) => Ok(text.try_bytes_utf8_lossy()?.into_owned()),
-        None => Ok(String::new()),
-    };
-    let (single, repeated): (String, String) = match (replacement(single), replacement(repeated)) {
-        (Ok(single), Ok(repeated)) => (single, repeated),
-        (Err(why), _) | (_, Err(why)) => return Err(why),
-    };
+    let none = Value::from("");
+    let single = single.as_ref().unwrap_or(&none).try_bytes_utf8_lossy()?;
+    let repeated = repeated.as_ref().unwrap_or(&none).try_bytes_utf8_lossy()?;
     let text = value.try_bytes_utf8_lossy()?;
     let mut kept = Replaced::new(&text);
     let mut end = 0;
