@@ -9,7 +9,7 @@ TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/too
 # The crates that have optional features or depend on such a crate.
 PLAIN := --locked --lib --bins -p millstream -p millstream-kafka -p millstream-processors -p millstream-sinks -p millstream-vrl
 
-.PHONY: help build demo test test-targets storm unit plain plain-targets lint fuzz fuzz-targets deps
+.PHONY: help build demo test test-targets storm unit plain plain-targets lint fuzz fuzz-targets suites deps
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -38,6 +38,10 @@ test: deps       ## run all tests, with real clients
 	@tests/run-all.sh
 test-targets: deps  ## build what `make test` runs
 	@tests/run-all.sh build
+suites:          ## run public test suites, which `tests/suites.py --help` names, from the directory SUITES
+	$(CARGO) build --release --locked --bins $(ALL)
+	$(CARGO) build --release --locked -p millstream-config --example yaml_as_json
+	tests/suites.py $(SUITES)
 storm: deps      ## run kills, restarts, freezes and damage at full length; `make test` runs a part of them
 	$(CARGO) build --workspace --bins --locked $(ALL)
 	STORM=full $(CARGO) test --workspace --locked $(ALL) --no-fail-fast --test faults --test disk_model
