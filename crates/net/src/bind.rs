@@ -11,7 +11,9 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
 };
 
 use millstream_pipeline::{failure::Failure, node::SourceContext};
@@ -24,6 +26,9 @@ use crate::{
 
 /// Backlog of connections to be accepted; the kernel may use a lower limit.
 const BACKLOG: i32 = 1024;
+
+/// The maximum time for the lookup of a name to listen on. The main thread waits for it.
+const LOOKUP_MAX: Duration = Duration::from_secs(5);
 
 /// A bound address. Dropping it removes the path of a unix socket, unless the next program or another source listens there.
 #[derive(Debug)]
@@ -160,7 +165,7 @@ fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
 /// Resolves `address`, and binds the first of the resulting addresses that can be bound.
 fn bind_inet(before: &[Arc<str>], address: &str, kind: Type) -> io::Result<Socket> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in address.to_socket_addrs()? {
+    for address in look_up(address)? {
         let bind = || {
             if let Some(socket) = handover::take(before, kind, &address.into()) {
                 socket.set_nonblocking(true)?;
@@ -184,6 +189,25 @@ fn bind_inet(before: &[Arc<str>], address: &str, kind: Type) -> io::Result<Socke
         }
     }
     Err(last)
+}
+
+/// Returns the addresses of `host:port`. A resolver that hangs is not waited for.
+fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = address.parse() {
+        return Ok(vec![address]);
+    }
+    let (sender, found) = mpsc::sync_channel(1);
+    let name = address.to_owned();
+    let look = move || {
+        let found = name.to_socket_addrs().map(Iterator::collect);
+        // The wait for the answer may be over.
+        let _ = sender.send(found);
+    };
+    thread::Builder::new().name("lookup".into()).spawn(look)?;
+    found.recv_timeout(LOOKUP_MAX).unwrap_or_else(|_| {
+        let why = format!("the lookup of this name took longer than {LOOKUP_MAX:?}");
+        Err(io::Error::new(io::ErrorKind::TimedOut, why))
+    })
 }
 
 /// Binds `path`. Replaces a socket that a dead process left behind, but not one that is in use.

@@ -56,6 +56,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<(Running, Reloader), F
         pool: pool.clone(),
         meters: meters.clone(),
         data_dir: settings.data_dir.clone(),
+        unusable: data_dir.unusable().map(Into::into),
         host: settings.host.clone(),
         once: launch.once,
         stop_sources: stop_sources.clone(),

@@ -5,6 +5,7 @@ pub mod channel;
 pub mod condition;
 mod data_dir;
 pub mod delivery;
+mod ending;
 mod exchange;
 pub mod failure;
 mod graph;

@@ -155,6 +155,11 @@ impl Running {
         self.let_sinks_stop();
     }
 
+    /// Adds a failure that is not of a node. [`Running::ended`] returns it, too.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failures.push(failure);
+    }
+
     /// Stops the sinks once all sources have ended. A durable channel keeps unread batches for the next start.
     fn let_sinks_stop(&self) {
         if self.stopping && self.started.sources() == 0 {

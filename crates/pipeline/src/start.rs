@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::{
     chain::{ChainReader, Swap},
     channel::{self, Reader},
+    ending::Ending,
     failure::Failure,
     inlet::Inlet,
     meters::Meters,
@@ -34,6 +35,8 @@ pub(crate) struct Starter {
     pub(crate) pool: Pool,
     pub(crate) meters: Meters,
     pub(crate) data_dir: PathBuf,
+    /// Why `data_dir` cannot be used. Nodes that need it do not run then.
+    pub(crate) unusable: Option<Arc<str>>,
     pub(crate) host: Arc<str>,
     pub(crate) once: bool,
     pub(crate) stop_sources: Stopper,
@@ -158,14 +161,15 @@ impl Starter {
             seats: vec![seat.clone()],
             ended,
         };
-        let (reporter, ends) = (context.reporter.clone(), self.ends.clone());
+        let reporter = context.reporter.clone();
+        let ending = Ending::new(&self.ends, true, &state, &reporter);
         let run = async move || {
             let _running = running;
             if let Some(mut before) = before {
                 before.stopped().await;
             }
             let end = supervise::source(source, seat, context, state).await;
-            let _ = ends.send((true, end)).await;
+            ending.report(end).await;
         };
         let thread = self.sources % self.threads.count();
         self.sources += 1;
@@ -203,7 +207,8 @@ impl Starter {
                 directory: self.data_dir.join("sinks").join(&*name),
                 lane: number,
             };
-            let (sink, ends, rejects) = (sink.clone(), self.ends.clone(), rejects.clone());
+            let (sink, rejects) = (sink.clone(), rejects.clone());
+            let ending = Ending::new(&self.ends, false, &lane.state, &reporter);
             let (running, before) = (running.clone(), before.clone());
             let mut stop_sources = self.stop_sources.watch();
             let run = async move || {
@@ -221,13 +226,13 @@ impl Starter {
                         let text = format_args!("{failure}; it does not run");
                         context.reporter.error("failed", text);
                         state.fail(&failure);
-                        let _ = ends.send((false, Err(failure))).await;
+                        ending.report(Err(failure)).await;
                         return;
                     }
                 };
                 let end = supervise::sink(sink, seat, &mut inlet, context, state).await;
                 let has_failed = end.is_err();
-                let _ = ends.send((false, end)).await;
+                ending.report(end).await;
                 if has_failed {
                     // The inlet is kept until the stop, so that sources wait. If the inlet were dropped, the memory channel would accept
                     // batches and drop them.

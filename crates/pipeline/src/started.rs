@@ -14,7 +14,9 @@ use tokio::time::timeout;
 use crate::{
     channel::{BoxFuture, Channel},
     failure::Failure,
+    report::Reporter,
     stop::{Stop, stop},
+    supervise::{NodeState, StateCell},
 };
 
 /// How long the task of a closed channel may take to report that the channel is closed.
@@ -41,15 +43,25 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Returns an open channel. `finished` resolves when the channel is closed and everything in it is kept.
+    /// Returns an open channel. `finished` resolves when the channel is closed and everything in it is kept. `state` then shows how it
+    /// has ended.
     pub(crate) fn new(
         channel: Arc<dyn Channel>,
         finished: BoxFuture<'static, Result<(), Failure>>,
+        (state, reporter): (StateCell, Reporter),
     ) -> Self {
         let weak = Arc::downgrade(&channel);
         let (running, ended) = stop();
         let task = tokio::spawn(async move {
             let finished = finished.await;
+            match &finished {
+                Ok(()) => state.set(NodeState::Ended),
+                Err(failure) => {
+                    let text = format_args!("{failure}; the channel has stopped");
+                    reporter.error("failed", text);
+                    state.fail(failure);
+                }
+            }
             drop((channel, running));
             finished
         });
@@ -158,11 +170,25 @@ mod tests {
             let _ = closed.await;
             Ok(())
         };
-        let mut open = Open::new(channel, Box::pin(finished));
+        let shown = (StateCell::new(), Reporter::new("c"));
+        let mut open = Open::new(channel, Box::pin(finished), shown);
         assert_eq!(open.is_finished().await, None);
         assert!(weak.upgrade().is_some());
         sender.send(()).unwrap();
         assert_eq!(open.finished().await, Ok(()));
         assert!(weak.upgrade().is_none() && open.ended.is_over());
+    }
+
+    #[tokio::test]
+    async fn a_channel_whose_writer_dies_has_failed_at_once() {
+        let (state, reporter) = (StateCell::new(), Reporter::new("c"));
+        let (sender, died) = tokio::sync::oneshot::channel();
+        let finished = async { died.await.unwrap_or(Ok(())) };
+        let channel: Arc<dyn Channel> = Arc::new(Unopened::default());
+        let open = Open::new(channel, Box::pin(finished), (state.clone(), reporter));
+        assert_eq!(state.get(), NodeState::Running);
+        sender.send(Err(Failure::us("it has panicked"))).unwrap();
+        open.ended.clone().stopped().await;
+        assert_eq!(state.get(), NodeState::Failed("it has panicked".to_owned()));
     }
 }

@@ -46,6 +46,8 @@ pub struct Space {
     pub total: u64,
     /// Bytes that this process may still use.
     pub free: u64,
+    /// Files (inodes) that this process may still create. `None` if the file system has no fixed number.
+    pub free_files: Option<u64>,
 }
 
 /// How [`Disk::open`] opens a file.
@@ -211,6 +213,7 @@ impl Disk for HostDisk {
         Ok(Space {
             total: of.f_blocks.saturating_mul(of.f_frsize),
             free: of.f_bavail.saturating_mul(of.f_frsize),
+            free_files: (of.f_files > 0).then_some(of.f_favail),
         })
     }
 

@@ -152,21 +152,33 @@ fn answer((is_good, page): (bool, Value)) -> Response {
     (code, fresh, axum::Json(page)).into_response()
 }
 
-/// Returns the conditions that a node has because a channel that it fills is blocked.
+/// Returns the conditions that a node has because a channel that it fills is blocked or has failed.
 fn back_pressure(node: &NodeStatus, all: &[NodeStatus]) -> Vec<Held> {
     let channels = all.iter().filter(|other| node.fills.contains(&other.name));
-    let blocked = channels.flat_map(|channel| {
-        let held = channel.reporter.conditions().into_iter();
-        let blocked = held.filter(|held| held.trouble == Trouble::Blocked);
-        blocked.map(|held| Held {
-            why: format!(
-                "the channel {} accepts no more records: {}",
-                channel.name, held.why
-            ),
-            ..held
+    channels
+        .flat_map(|channel| match channel.state() {
+            NodeState::Failed(why) => vec![Held {
+                trouble: Trouble::Blocked,
+                why: format!("the channel {} has failed: {why}", channel.name),
+                age: UNHEALTHY_AFTER,
+            }],
+            NodeState::Running | NodeState::Ended => blocked(channel),
         })
+        .collect()
+}
+
+/// Returns the conditions that the nodes in front of a channel have because of it.
+fn blocked(channel: &NodeStatus) -> Vec<Held> {
+    let held = channel.reporter.conditions().into_iter();
+    let blocked = held.filter(|held| held.trouble == Trouble::Blocked);
+    let shown = blocked.map(|held| Held {
+        why: format!(
+            "the channel {} accepts no more records: {}",
+            channel.name, held.why
+        ),
+        ..held
     });
-    blocked.collect()
+    shown.collect()
 }
 
 /// The state of a node that has a condition with this trouble.

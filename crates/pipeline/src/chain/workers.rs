@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     failure::Failure,
+    guard::attempt,
     output::{Made, Use},
     partition::{Dealer, Partition},
     plan::ChainNode,
@@ -125,7 +126,7 @@ impl Workers {
         let mut outputs = Vec::with_capacity(all.len());
         for waits in all {
             let made = waits.await;
-            outputs.push(made.map_err(|_| Failure::us("a thread of a processor has ended"))??);
+            outputs.push(made.map_err(|_| Failure::us("a thread of a processor has panicked: this is a fault of Millstream, please report it"))??);
         }
         Ok(outputs)
     }
@@ -158,13 +159,18 @@ pub(super) fn deal(dealer: &mut Dealer, piece: &Piece, is_whole: bool) -> Vec<(u
     parts.into_iter().map(numbered).collect()
 }
 
-/// Processes parts until the queue is closed.
+/// Processes parts until the queue is closed. A panic that the task does not catch itself, such as one while it drops what the processor
+/// held, fails the part and not the thread.
 fn run(mut task: GuardedTask, mut jobs: Receiver<Job>) {
     while let Some(job) = jobs.blocking_recv() {
-        // If the receiver is gone, the chain was stopped, and its batch will be processed again.
-        if !job.made.is_closed() {
-            let made = task.process(&job.part, &job.uses, job.comes_again);
-            let _ = job.made.send(made);
-        }
+        let work = || {
+            // If the receiver is gone, the chain was stopped, and its batch will be processed again.
+            if !job.made.is_closed() {
+                let made = task.process(&job.part, &job.uses, job.comes_again);
+                let _ = job.made.send(made);
+            }
+        };
+        // The hook of panics has logged the text.
+        let _ = attempt(work);
     }
 }

@@ -104,6 +104,7 @@ pub const KNOWN: &[Known] = &[
     gauge("ready", "1 if /ready answers 200, otherwise 0."),
     size("pool_used_bytes", "Memory that queues, batches and input take of memory_max."),
     size("pool_max_bytes", "The limit memory_max."),
+    counter("log_lines_dropped", "Lines of the log that were dropped, because whatever reads stderr is gone, hangs or is too slow."),
     new(Kind::Counter, Unit::Seconds, "thread_cpu_seconds", "CPU time of the threads of one name."),
 
     info("node", "Section and type of a node."),

@@ -163,17 +163,23 @@ impl Laying<'_> {
             name: plan.name.clone(),
             pool: self.starter.pool.clone(),
             meters: meters.clone(),
-            reporter,
+            reporter: reporter.clone(),
             directory: self.starter.data_dir.join("channels").join(&*plan.name),
         };
-        let opened = match plan.config.open(context, &plan.consumers) {
+        let opened = match &self.starter.unusable {
+            Some(why) => Err(Failure::state(&**why)),
+            None => plan.config.open(context, &plan.consumers),
+        };
+        let opened = match opened {
             Err(failure) if self.is_start && failure.who == Who::State => {
                 self.leave_out_channel(plan, failure);
                 return Ok(());
             }
             opened => opened?,
         };
-        let open = Open::new(opened.channel.clone(), opened.finished);
+        let state_cell = StateCell::new();
+        let shown = (state_cell.clone(), reporter);
+        let open = Open::new(opened.channel.clone(), opened.finished, shown);
         let state = ChannelState {
             id: opened.channel.id(),
             ended: open.ended.clone(),
@@ -184,7 +190,7 @@ impl Laying<'_> {
         self.feeds.insert(plan.name.clone(), feed);
         self.readers
             .insert(plan.name.clone(), opened.readers.into());
-        self.node((&plan.name, "channel", plan.kind), Vec::new());
+        self.node((&plan.name, "channel", plan.kind), vec![state_cell]);
         Ok(())
     }
 
@@ -360,7 +366,9 @@ impl Laying<'_> {
             self.starter
                 .source_context(&plan.name, follows, &reporter, ports.into());
         if let Err(failure) = plan.source.bind(&context) {
-            if !self.is_start || failure.who != Who::State {
+            let is_state = failure.who == Who::State
+                || failure.who == Who::Disk && self.starter.unusable.is_some();
+            if !self.is_start || !is_state {
                 return Err(failure);
             }
             self.leave_out(named, &failure.message)?;
@@ -387,7 +395,8 @@ impl Laying<'_> {
     /// records into the channel wait.
     fn leave_out_channel(&mut self, plan: &ChannelPlan, failure: Failure) {
         let channel: Arc<dyn Channel> = Arc::new(Unopened::default());
-        let open = Open::new(channel.clone(), Box::pin(async { Ok(()) }));
+        let shown = (StateCell::new(), self.graph.reporter(&plan.name));
+        let open = Open::new(channel.clone(), Box::pin(async { Ok(()) }), shown);
         let state = ChannelState {
             id: None,
             ended: open.ended.clone(),

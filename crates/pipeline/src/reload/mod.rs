@@ -131,6 +131,11 @@ impl Reloader {
         let new = self.known_of(&plan);
         let difference = self.difference(&new)?;
         let mut laid = self.lay(&mut plan, &difference, None)?;
+        if let Some(why) = self.starter.unusable.clone()
+            && laid.sources.is_empty()
+        {
+            return Err(Failure::disk(&*why).never_again());
+        }
         let failures = std::mem::take(&mut laid.failures);
         self.apply(laid, &difference, &plan).await?;
         self.change_processors(&difference, &plan);

@@ -78,7 +78,8 @@ impl Rig {
         let (close, closed) = oneshot::channel();
         let finished = async { closed.await.unwrap_or(Ok(())) };
         let channel = Arc::new(Unopened::default());
-        let open = Open::new(channel, Box::pin(finished));
+        let shown = (StateCell::new(), Reporter::new("c"));
+        let open = Open::new(channel, Box::pin(finished), shown);
         self.running.started.add_channel(open);
         close
     }

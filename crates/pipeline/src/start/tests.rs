@@ -37,6 +37,25 @@ struct Begun {
 struct Told {
     begun: mpsc::Sender<Begun>,
     failure: Option<Failure>,
+    /// Whether a run kills its task, as [`Deadly`] does.
+    dies: bool,
+}
+
+/// A run that panics, and panics again when it is dropped. The supervision of nodes catches only the first panic.
+struct Deadly;
+
+impl Future for Deadly {
+    type Output = Result<(), Failure>;
+
+    fn poll(self: std::pin::Pin<&mut Self>, _: &mut task::Context<'_>) -> task::Poll<Self::Output> {
+        panic!("injected");
+    }
+}
+
+impl Drop for Deadly {
+    fn drop(&mut self) {
+        panic!("injected into the drop");
+    }
 }
 
 impl Told {
@@ -58,6 +77,9 @@ impl Source for Told {
     }
 
     fn run<'a>(&'a mut self, mut context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        if self.dies {
+            return Box::pin(Deadly);
+        }
         Box::pin(async move {
             self.tell(&context.name, context.directory, 0)?;
             context.stop.stopped().await;
@@ -84,6 +106,9 @@ impl Sink for Told {
         inlet: &'a mut Inlet,
         context: SinkContext,
     ) -> LocalFuture<'a, Result<(), Failure>> {
+        if self.dies {
+            return Box::pin(Deadly);
+        }
         Box::pin(async move {
             self.tell(&context.name, context.directory, context.lane)?;
             inlet.resume(None)?;
@@ -178,6 +203,7 @@ impl Rig {
             pool: Pool::new(1 << 20),
             meters: Meters::default(),
             data_dir: "data".into(),
+            unusable: None,
             host: "here".into(),
             once: true,
             stop_sources: stop().0,
@@ -189,6 +215,7 @@ impl Rig {
         let told = Told {
             begun: begun_sender,
             failure: None,
+            dies: false,
         };
         Self {
             starter,
@@ -421,4 +448,29 @@ async fn the_context_of_a_source_has_its_name_and_stops_with_its_seat_or_with_al
     assert!(!other.stop.is_stopped());
     starter.stop_sources.stop();
     assert!(other.stop.is_stopped());
+}
+
+#[tokio::test]
+async fn a_source_whose_task_dies_has_failed_at_once() {
+    let mut rig = Rig::new();
+    rig.told.dies = true;
+    let seated = rig.source("in", None).await;
+    let (is_source, end) = rig.end().await;
+    assert!(is_source && end.unwrap_err().message.contains("died"));
+    within(seated.ended.clone().stopped()).await;
+}
+
+#[tokio::test]
+async fn a_sink_whose_thread_dies_has_failed_at_once() {
+    for is_on_threads in [true, false] {
+        let mut rig = Rig::new();
+        rig.told.dies = true;
+        let lane = endless();
+        let state = lane.state.clone();
+        let seated = rig.sink("out", vec![lane], is_on_threads, None).await;
+        let (is_source, end) = rig.end().await;
+        assert!(!is_source && end.unwrap_err().message.contains("died"));
+        assert!(matches!(state.get(), NodeState::Failed(_)));
+        within(seated.ended.clone().stopped()).await;
+    }
 }

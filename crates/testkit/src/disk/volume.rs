@@ -309,6 +309,7 @@ impl Volume {
         Space {
             total: self.capacity,
             free: self.capacity.saturating_sub(self.taken(None)),
+            free_files: None,
         }
     }
 

@@ -212,15 +212,27 @@ impl Blanks {
                 self.files.push(blank);
                 Ok(())
             }
-            Err(error) if is_no_room(&error) => Err(Error::NoRoom {
-                path: directory.path.clone(),
-                shortage: Some(Shortage {
-                    needed: bytes,
-                    free: directory.free_bytes(),
-                }),
-                source: Arc::new(error),
-            }),
-            Err(error) => Err(Error::disk("creating a segment", &path, error)),
+            Err(error) => Err(
+                match Error::disk("creating a segment", &directory.path, error) {
+                    Error::NoRoom {
+                        path, lack, source, ..
+                    } => Error::NoRoom {
+                        path,
+                        lack,
+                        shortage: Some(Shortage {
+                            needed: bytes,
+                            free: directory.free_bytes(),
+                        }),
+                        source,
+                    },
+                    Error::Disk { doing, source, .. } => Error::Disk {
+                        doing,
+                        path,
+                        source,
+                    },
+                    other => other,
+                },
+            ),
         }
     }
 

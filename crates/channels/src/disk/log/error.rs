@@ -8,6 +8,7 @@ use std::{
 
 use millstream_config::Size;
 use millstream_record::Position;
+use millstream_sys::no_room::Lack;
 
 /// Why an operation on a channel failed.
 #[derive(Clone, Debug)]
@@ -37,11 +38,13 @@ pub enum Error {
         /// The error of the system.
         source: Arc<io::Error>,
     },
-    /// The disk is full. Staged frames (batches that are not written yet) stay staged: call `commit` again later.
+    /// The disk is full or read-only. Staged frames (batches that are not written yet) stay staged: call `commit` again later.
     NoRoom {
         /// The file or directory that needs space.
         path: PathBuf,
-        /// How much is needed and free, if known.
+        /// The missing resource.
+        lack: Lack,
+        /// How many bytes are needed and free, if known.
         shortage: Option<Shortage>,
         /// The error of the system.
         source: Arc<io::Error>,
@@ -93,9 +96,11 @@ const GONE: &str = "this directory or the newest segment in it was removed or re
 /// The text of [`Error::Locked`] after the directory.
 const LOCKED: &str = "another process has this channel open";
 
-/// The text of [`Error::NoRoom`] after the error.
-const NO_ROOM: &str = "; the sources wait and nothing is lost: free space on this file system, or stop Millstream and move data_dir to a \
-                       larger one";
+/// The text of [`Error::NoRoom`] in front of the remedy, and after it.
+const NO_ROOM: [&str; 2] = [
+    "; the sources wait and nothing is lost: ",
+    ", or stop Millstream and move data_dir to another one",
+];
 
 /// How much space a full disk lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,9 +136,10 @@ impl Error {
     }
 
     pub(super) fn disk(doing: &'static str, path: &Path, source: io::Error) -> Self {
-        if is_no_room(&source) {
+        if let Some(lack) = Lack::of(&source, path) {
             return Self::NoRoom {
                 path: path.to_owned(),
+                lack,
                 shortage: None,
                 source: Arc::new(source),
             };
@@ -146,11 +152,13 @@ impl Error {
     }
 }
 
-/// Whether the error is ENOSPC or EDQUOT.
+/// Whether the error is ENOSPC, EDQUOT or EROFS: an operator can end all of these while the channel waits.
 pub(super) fn is_no_room(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::ReadOnlyFilesystem
     )
 }
 
@@ -180,14 +188,16 @@ impl fmt::Display for Error {
             } => write!(f, "{}: {doing}: {source}", path.display()),
             Self::NoRoom {
                 path,
+                lack,
                 shortage,
                 source,
             } => {
                 write!(f, "{}: {source}", path.display())?;
-                if let Some(shortage) = shortage {
+                if let Some(shortage) = shortage.filter(|_| *lack == Lack::Bytes) {
                     write!(f, ": {shortage}")?;
                 }
-                f.write_str(NO_ROOM)
+                let [before, after] = NO_ROOM;
+                write!(f, "{before}{}{after}", lack.remedy())
             }
             Self::Full { path, consumer } => {
                 write!(f, "{}: the channel is full", path.display())?;

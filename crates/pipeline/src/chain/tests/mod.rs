@@ -666,6 +666,55 @@ fn a_panic_on_a_thread_stops_the_reader_until_it_resumes_and_the_task_is_replace
     });
 }
 
+/// A task that panics at the line `x`, and panics again when it is dropped after that.
+#[derive(Default)]
+struct Deadly {
+    is_bad: bool,
+}
+
+impl Processor for Deadly {
+    fn blocking(&self) -> bool {
+        true
+    }
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::<Self>::default())
+    }
+}
+
+impl Task for Deadly {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        self.is_bad = batch.body.starts_with(b"x");
+        assert!(!self.is_bad, "injected");
+        out.keep(MAIN, 0..batch.body.len(), batch.count);
+        Ok(())
+    }
+}
+
+impl Drop for Deadly {
+    fn drop(&mut self) {
+        assert!(!self.is_bad, "injected into the drop");
+    }
+}
+
+#[test]
+fn a_panic_outside_of_the_work_of_a_task_fails_its_batch_and_not_its_thread() {
+    let all = ["a\n", "x\n", "b\n"].map(|text| batch("t", text)).to_vec();
+    let mut plan = Arc::into_inner(simple_with(1)).unwrap();
+    plan.nodes[0].processor = Arc::new(Deadly::default());
+    let (contexts, _) = contexts(&Meters::default());
+    let reader = FakeReader { all, next: 0 };
+    let mut reader = through(reader, Arc::new(plan), contexts);
+    block_on(async {
+        let first = poll_fn(|context| reader.poll_next(context)).await;
+        assert_eq!(first.unwrap().unwrap().position.unwrap().seq, 1);
+        let failed = poll_fn(|context| reader.poll_next(context)).await;
+        assert!(failed.unwrap_err().message.contains("panicked"));
+        reader.resume(Some(position(2))).unwrap();
+        let third = poll_fn(|context| reader.poll_next(context)).await;
+        assert_eq!(third.unwrap().unwrap().position.unwrap().seq, 3);
+    });
+}
+
 /// [`ByFirst`] as a processor that blocks, so that it runs on a separate thread.
 struct Blocking;
 
