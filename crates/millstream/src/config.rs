@@ -313,8 +313,12 @@ pub fn complain(problems: &Problems) -> u8 {
 
 /// Prints problems to stderr. A closed stderr is ignored.
 pub fn show(problems: &Problems) {
-    let mut stderr = std::io::stderr();
-    let _ = stderr.write_all(problems.render(stderr.is_terminal()).as_bytes());
+    let _ = std::io::stderr().write_all(rendered(problems).as_bytes());
+}
+
+/// The text of problems for stderr.
+pub fn rendered(problems: &Problems) -> String {
+    problems.render(std::io::stderr().is_terminal())
 }
 
 /// Parses a duration on the command line.

@@ -9,6 +9,7 @@ mod client;
 mod clock;
 mod commands;
 mod config;
+mod deadline;
 mod described;
 mod explain;
 mod log;

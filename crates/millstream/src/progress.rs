@@ -2,13 +2,13 @@
 
 use std::{
     future::pending,
-    io::{IsTerminal, Write, stderr},
+    io::{IsTerminal, stderr},
     time::Duration,
 };
 
 use millstream_pipeline::meters::Meters;
 
-use crate::page::grouped;
+use crate::{log, page::grouped};
 
 /// How often the line is updated.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ impl Progress {
                 grouped(rate)
             );
             // Returns to the start of the line and clears it.
-            let _ = write!(stderr(), "\r\x1b[K{line}");
+            log::show(&format!("\r\x1b[K{line}"));
             self.shown = true;
             before = now;
         }
@@ -55,7 +55,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown {
-            let _ = write!(stderr(), "\r\x1b[K");
+            log::show("\r\x1b[K");
         }
     }
 }

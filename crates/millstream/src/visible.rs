@@ -4,11 +4,7 @@
 //! an escape sequence would control the operator's terminal. Every log line and every page passes through here, so no code that
 //! formats a message needs to escape it. The escapes are those of JSON, so they are valid in a JSON log line too.
 
-use std::{
-    borrow::Cow,
-    fmt::Write as _,
-    io::{self, Write},
-};
+use std::{borrow::Cow, fmt::Write as _};
 
 /// Returns the text with every control character escaped, newlines and tabs included.
 pub fn visible(text: &str) -> Cow<'_, str> {
@@ -46,27 +42,6 @@ fn escape<'a>(text: &'a str, keep: &[char]) -> Cow<'a, str> {
 fn is_invisible(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}')
-}
-
-/// Writes log lines to stderr. Each call writes one line, and escapes every newline except one in the last byte.
-pub struct LogLines;
-
-impl Write for LogLines {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(line);
-        let (text, end) = match text.strip_suffix('\n') {
-            Some(text) => (text, "\n"),
-            None => (&*text, ""),
-        };
-        let escaped = visible(text);
-        // One write for the whole line, so that lines of several threads do not mix.
-        io::stderr().write_all([&escaped, end].concat().as_bytes())?;
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
-    }
 }
 
 #[cfg(test)]

@@ -67,11 +67,11 @@ impl Pusher {
         Some(Self { end, task })
     }
 
-    /// Sends a last report, and waits at most [`LAST_MAX`] until it is sent.
-    pub async fn finish(self) {
+    /// Sends a last report, and waits at most `limit` and [`LAST_MAX`] until it is sent.
+    pub async fn finish(self, limit: Duration) {
         // This does not fail, because the task holds the receiver until this message arrives.
         let _ = self.end.send(());
-        let _ = timeout(LAST_MAX, self.task).await;
+        let _ = timeout(LAST_MAX.min(limit), self.task).await;
     }
 }
 

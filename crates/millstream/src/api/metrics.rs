@@ -21,6 +21,7 @@ use super::{
     health::{STATES, View, ready, views},
     process,
 };
+use crate::log;
 
 /// The media type of OpenMetrics.
 const OPENMETRICS_TYPE: &str = "application/openmetrics-text";
@@ -84,6 +85,8 @@ fn instance(shown: &Shown, nodes: &[NodeStatus], views: &[View<'_>]) -> Vec<Fami
         gauge("ready", u64::from(is_ready)),
         gauge("pool_used_bytes", shown.pool.taken_bytes() as u64),
         gauge("pool_max_bytes", shown.pool.bytes_max() as u64),
+        family("log_lines_dropped", Kind::Counter)
+            .with(Vec::new(), Number::Whole(log::dropped_lines())),
     ];
     let pushes = &shown.pushes;
     if pushes.is_on() {

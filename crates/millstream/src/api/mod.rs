@@ -31,6 +31,7 @@ mod view;
 mod watch;
 
 use std::{
+    future::pending,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -49,7 +50,9 @@ use axum::{
 use millstream_config::{Api, Settings};
 use millstream_net::ServerTls;
 use millstream_pipeline::{
+    condition::Trouble,
     failure::Failure,
+    guard::guarded,
     meters::Meters,
     report::Reporter,
     running::{Nodes, Running},
@@ -183,21 +186,38 @@ impl Bound {
             replays: replay::Replays::new(running.stopping()),
         });
         let limit = settings.health.stalled.as_duration();
-        tokio::spawn(stalled::watch(
-            shown.nodes.clone(),
-            shown.meters.clone(),
-            limit,
-        ));
+        let stalled = stalled::watch(shown.nodes.clone(), shown.meters.clone(), limit);
+        spawn(&shown.reporter, "the watch for stalled nodes", stalled);
         if !self.listeners.is_empty() {
-            tokio::spawn(watch::watch(shown.clone()));
+            let watch = watch::watch(shown.clone());
+            spawn(&shown.reporter, "the history of the meters", watch);
         }
         for listener in self.listeners {
             let pages = pages(shown.clone()).into_make_service_with_connect_info::<Peer>();
             // `serve` never ends: after a failed accept it waits and retries.
-            tokio::spawn(async move { axum::serve(listener, pages).await });
+            let serve = async move { drop(axum::serve(listener, pages).await) };
+            spawn(&shown.reporter, "a listener of the interface", serve);
         }
         shown
     }
+}
+
+/// Runs a task that ends only with the process. If it panics, a condition says so until the process ends.
+fn spawn(reporter: &Reporter, what: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+    let condition = reporter.condition("failed");
+    tokio::spawn(async move {
+        let why = match guarded(work).await {
+            Ok(()) => "it has ended".to_owned(),
+            Err(panic) => format!("it panicked: {}", panic.0),
+        };
+        condition.raise(
+            Trouble::Blocked,
+            format_args!(
+                "{what} does not work until Millstream is restarted: {why}; please report it"
+            ),
+        );
+        pending::<()>().await;
+    });
 }
 
 fn pages(shown: Arc<Shown>) -> Router {

@@ -1,7 +1,11 @@
 //! The content of `/status`, as JSON.
 
 use jiff::Timestamp;
-use millstream_pipeline::{running::NodeStatus, tables::Rows};
+use millstream_pipeline::{
+    condition::{Held, Trouble},
+    running::NodeStatus,
+    tables::Rows,
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -9,6 +13,7 @@ use super::{
     flow::edges,
     health::{View, health, since, word},
 };
+use crate::log;
 
 /// The full status.
 pub fn status(shown: &Shown) -> Value {
@@ -50,9 +55,27 @@ pub fn status(shown: &Shown) -> Value {
         "uptime_seconds": shown.started.elapsed().as_secs(),
         "healthy": health(&nodes).0,
         "memory": { "used_bytes": shown.pool.taken_bytes(), "max_bytes": shown.pool.bytes_max() },
+        "conditions": conditions(shown),
         "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
         "edges": edges(&shown.nodes.links(), |node| history.rates(node)),
     })
+}
+
+/// The conditions of the process itself. They do not make it unhealthy, because its nodes work.
+fn conditions(shown: &Shown) -> Vec<Value> {
+    let told = |what: &str, held: &Held| {
+        json!({
+            "what": what, "state": word(held.trouble), "why": held.why, "since": since(held), "seconds": held.age.as_secs()
+        })
+    };
+    let log = log::trouble().map(|(why, age)| {
+        let trouble = Trouble::Losing;
+        told("log", &Held { trouble, why, age })
+    });
+    let api = shown.reporter.conditions();
+    log.into_iter()
+        .chain(api.iter().map(|held| told("api", held)))
+        .collect()
 }
 
 /// Returns `{ METRIC: [{ LABEL: text, "value": n }, ...] }`. The rows of each metric begin with the largest value.

@@ -1,12 +1,13 @@
 //! `millstream run`: starts the pipeline, handles signals, drains, and reports how it ended.
 
-use std::{future::pending, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+use std::{future::pending, io, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use clap::Args;
 use millstream_channels::memory::MemoryChannel;
 use millstream_net::handover;
 use millstream_pipeline::{
     failure::Failure,
+    guard::guarded,
     launch::{Launch, launch},
     meters::Meters,
     running::Running,
@@ -18,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     api::{self, Pusher, Shown},
     clock, config,
+    deadline::Deadline,
     described::Descriptions,
     exit, log, page,
     progress::Progress,
@@ -29,6 +31,10 @@ use crate::{
 /// The part of the drain time that is reserved for closing the channels. At most a quarter of the drain time is reserved. Closing a channel
 /// takes two syncs.
 const CLOSE: Duration = Duration::from_secs(2);
+/// The maximum time for the steps after the stop: ending the runtime and the programs of processors.
+const END: Duration = Duration::from_secs(1);
+/// The maximum time for writing the last log lines.
+const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// Run the pipeline until SIGTERM or SIGINT, then drain.
 #[derive(Args)]
@@ -70,32 +76,57 @@ impl Run {
             Ok(loaded) => loaded,
             Err(problems) => return config::complain(&problems),
         };
-        config::show(&loaded.warnings);
-        log::start(&loaded.settings.log);
+        if let Err(error) = log::start(&loaded.settings.log) {
+            return page::complain(&format!("cannot start the log: {error}"), exit::FAILED);
+        }
+        log::show(&config::rendered(&loaded.warnings));
         raise_open_files();
+        let upgrade = Upgrade::new(&self.config);
+        let (code, end) = self.run_to_end(loaded, &upgrade).unwrap_or_else(|error| {
+            tracing::error!("cannot start a runtime: {error}");
+            (exit::FAILED, None)
+        });
+        kill_programs();
+        let code = match end {
+            Some(Asked::Upgrade) => {
+                log::flush(LAST_LINES);
+                upgrade.execute()
+            }
+            Some(Asked::Stop) | None => code,
+        };
+        log::flush(LAST_LINES);
+        code
+    }
+
+    /// Runs on this thread until the end. Returns the same as [`Run::run`].
+    fn run_to_end(
+        &self,
+        loaded: config::Loaded,
+        upgrade: &Upgrade,
+    ) -> io::Result<(u8, Option<Asked>)> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .build();
-        let upgrade = Upgrade::new(&self.config);
-        match runtime {
-            Ok(runtime) => {
-                let (code, end) = runtime.block_on(self.run(loaded, &upgrade));
-                drop(runtime);
-                kill_programs();
-                match end {
-                    Some(Asked::Upgrade) => upgrade.execute(),
-                    Some(Asked::Stop) | None => code,
-                }
-            }
-            Err(error) => {
-                tracing::error!("cannot start a runtime: {error}");
-                exit::FAILED
-            }
-        }
+            .build()?;
+        let deadline = Deadline::start(self.drain)?;
+        let run = guarded(self.run(loaded, upgrade, &deadline));
+        let ended = runtime.block_on(run);
+        deadline.doing("ending");
+        deadline.begin(END);
+        // A lookup of a name that hangs must not keep the process, so its thread is not waited for.
+        runtime.shutdown_background();
+        Ok(ended.unwrap_or_else(|panic| {
+            tracing::error!("the main thread panicked: {}", panic.0);
+            (exit::FAILED, None)
+        }))
     }
 
     /// Runs until the end. Returns the exit code, and the request that ended the run; `None` if no request ended it.
-    async fn run(&self, loaded: config::Loaded, upgrade: &Upgrade) -> (u8, Option<Asked>) {
+    async fn run(
+        &self,
+        loaded: config::Loaded,
+        upgrade: &Upgrade,
+        deadline: &Deadline,
+    ) -> (u8, Option<Asked>) {
         let (mut running, mut events) = match self.start(loaded, upgrade).await {
             Ok(started) => started,
             Err(failure) => {
@@ -104,6 +135,7 @@ impl Run {
                 return (exit::FAILED, None);
             }
         };
+        deadline.running(&running.nodes);
         tracing::info!("started {} nodes", running.nodes.now().len());
         for address in handover::close_rest() {
             tracing::warn!(
@@ -111,9 +143,10 @@ impl Run {
             );
         }
         systemd::notify("READY=1");
-        let (ended, asked) = self.until_ended(&mut running, &mut events).await;
+        let (ended, asked) = self.until_ended(&mut running, &mut events, deadline).await;
+        deadline.doing("sending the last metrics");
         if let Some(pusher) = events.pusher.take() {
-            pusher.finish().await;
+            pusher.finish(deadline.left()).await;
         }
         let code = match ended {
             Some(failures) if failures.is_empty() => self.drained(&running),
@@ -199,20 +232,29 @@ impl Run {
         Ok((running, events))
     }
 
-    /// Waits for the end. Returns the failures of nodes as [`Run::drain`] does, and the request that ended the run, if there was one.
+    /// Waits for the end. Returns the failures of nodes as [`drain`] does, and the request that ended the run, if there was one.
     async fn until_ended(
         &self,
         running: &mut Running,
         events: &mut Events,
+        deadline: &Deadline,
     ) -> (Option<Vec<Failure>>, Option<Asked>) {
         let mut progress = Progress::new(self.once, &running.meters);
+        let mut stopping = running.stopping();
         let asked = tokio::select! {
             failures = running.ended() => return (Some(failures), None),
-            asked = events.ask_to_end(false) => asked,
+            asked = guarded(events.ask_to_end(false)) => asked.unwrap_or_else(|panic| {
+                running.fail(Failure::us(format!("the main thread panicked: {}", panic.0)));
+                Asked::Stop
+            }),
+            // A node has failed permanently, which stops all others.
+            () = stopping.stopped() => Asked::Stop,
             () = progress.show() => Asked::Stop,
             () = clock::watch() => Asked::Stop,
         };
         drop(progress);
+        deadline.begin(self.drain);
+        deadline.doing("draining");
         events.shown.drain();
         match asked {
             Asked::Stop => systemd::notify("STOPPING=1"),
@@ -226,36 +268,37 @@ impl Run {
             self.drain.as_secs()
         );
         running.stop();
-        let (ended, again) = self.drain(running, events).await;
+        let limit = deadline.left().min(self.drain);
+        let (ended, again) = drain(running, events, limit).await;
         // A stop during the drain of an upgrade ends the process.
         (
             ended,
             again.filter(|again| *again == Asked::Stop).or(Some(asked)),
         )
     }
+}
 
-    /// Waits after the stop until all nodes have ended, and returns their failures. If a second signal arrives first, returns `None` and
-    /// the second request. If the drain deadline passes first, returns an empty list if all accepted records are in disk channels, and
-    /// otherwise `None`.
-    async fn drain(
-        &self,
-        running: &mut Running,
-        events: &mut Events,
-    ) -> (Option<Vec<Failure>>, Option<Asked>) {
-        let close = CLOSE.min(self.drain / 4);
-        tokio::select! {
-            failures = running.ended() => return (Some(failures), None),
-            () = tokio::time::sleep(self.drain - close) => {}
-            again = events.ask_to_end(true) => return (None, Some(again)),
-        }
-        running.give_up_waiting();
-        tokio::select! {
-            failures = running.ended() => return (Some(failures), None),
-            () = tokio::time::sleep(close) => {}
-            again = events.ask_to_end(true) => return (None, Some(again)),
-        }
-        (running.is_all_kept().await.then(Vec::new), None)
+/// Waits after the stop until all nodes have ended, and returns their failures. If a second signal arrives first, returns `None` and
+/// the second request. If `limit` passes first, returns an empty list if all accepted records are in disk channels, and otherwise
+/// `None`.
+async fn drain(
+    running: &mut Running,
+    events: &mut Events,
+    limit: Duration,
+) -> (Option<Vec<Failure>>, Option<Asked>) {
+    let close = CLOSE.min(limit / 4);
+    tokio::select! {
+        failures = running.ended() => return (Some(failures), None),
+        () = tokio::time::sleep(limit - close) => {}
+        again = events.ask_to_end(true) => return (None, Some(again)),
     }
+    running.give_up_waiting();
+    tokio::select! {
+        failures = running.ended() => return (Some(failures), None),
+        () = tokio::time::sleep(close) => {}
+        again = events.ask_to_end(true) => return (None, Some(again)),
+    }
+    (running.is_all_kept().await.then(Vec::new), None)
 }
 
 /// The signals that the program handles.
@@ -328,7 +371,12 @@ impl Events {
                         tracing::error!("not upgraded, everything runs as before: {why}");
                     }
                 },
-                _ = signals.hup.recv() => drop(reload.reload(stopping, &[]).await),
+                _ = signals.hup.recv() => tokio::select! {
+                    _ = reload.reload(stopping, &[]) => {}
+                    // A reload that waits must not keep the process from its end.
+                    _ = signals.term.recv() => return Asked::Stop,
+                    _ = signals.int.recv() => return Asked::Stop,
+                },
                 () = reload.answer(stopping) => {}
             }
         }

@@ -133,8 +133,15 @@ fn table(before: &Value, now: &Value, columns_max: usize) -> String {
         .iter()
         .filter(|node| !node["why"].is_null())
         .peekable();
-    if failing.peek().is_some() {
+    let has_conditions = |it: &Value| it.as_array().is_some_and(|all| !all.is_empty());
+    if failing.peek().is_some() || has_conditions(&now["conditions"]) {
         out.push('\n');
+    }
+    for condition in now["conditions"].as_array().into_iter().flatten() {
+        let seconds = Duration::from_secs(number(&condition["seconds"]));
+        let (what, state) = (text(&condition["what"]), text(&condition["state"]));
+        let head = format!("{what} {state} for {}: ", page::period(seconds));
+        out.push_str(&paragraph(&head, text(&condition["why"])));
     }
     for node in failing {
         let held = node["seconds"].as_u64().map_or(String::new(), |seconds| {

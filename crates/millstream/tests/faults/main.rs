@@ -26,4 +26,6 @@ mod reload;
 mod reload_nodes;
 mod restarts;
 mod slow_disk;
+mod stops;
+mod unwritable;
 mod upgrades;
