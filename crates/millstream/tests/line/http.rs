@@ -163,7 +163,7 @@ fn curl_delivers_lines_plain_and_compressed() {
             command.args(["-H", header]);
         }
         let answer = command
-            .arg(format!("http://127.0.0.1:{port}/app"))
+            .arg(format!("http://127.0.0.1:{port}/"))
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&answer.stdout).into_owned();

@@ -39,7 +39,7 @@ fn sender(directory: &Path, port: u16, url: &str, more: &str) -> String {
 fn receiver(directory: &Path, port: u16, out: &Path) -> String {
     format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 2\n\
-         sources:\n  in: {{ type: http, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         sources:\n  in: {{ type: http, path: /in, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
          sinks:\n  out: {{ type: file, inputs: [kept], path: \"{}/all.log\", format: raw }}\n",
         directory.display(),

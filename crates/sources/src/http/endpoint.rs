@@ -10,7 +10,7 @@ use millstream_pipeline::{
 use millstream_record::Values;
 use sha2::{Digest, Sha256};
 
-use super::options::Config;
+use super::{options::Config, paths::Paths};
 use crate::{connection::Patience, tagging::Tagging};
 
 /// State shared by all connections of one source.
@@ -24,13 +24,18 @@ pub(super) struct Endpoint {
     pub(super) wait: Duration,
     /// SHA-256 of the token. Comparing hashes takes the same time for tokens of any length.
     pub(super) bearer: Option<[u8; 32]>,
-    pub(super) path: Option<String>,
+    pub(super) paths: Paths,
     pub(super) tag: Tagging,
     pub(super) meters: HttpMeters,
 }
 
 impl Endpoint {
-    pub(super) fn new(config: &Config, tag: &Tagging, context: SourceContext) -> Self {
+    pub(super) fn new(
+        config: &Config,
+        paths: &Paths,
+        tag: &Tagging,
+        context: SourceContext,
+    ) -> Self {
         let hash = |secret: &Secret| Sha256::digest(secret.expose()).into();
         Self {
             durable: context.outlet.is_durable(),
@@ -39,7 +44,7 @@ impl Endpoint {
             patience: Patience::of(&config.limits),
             wait: config.wait.as_duration(),
             bearer: config.auth.bearer.as_ref().map(hash),
-            path: config.path.clone(),
+            paths: paths.clone(),
             tag: tag.clone(),
             meters: HttpMeters::new(&context.meters),
             context,

@@ -17,6 +17,7 @@ mod keep;
 mod lines;
 mod memory;
 mod options;
+mod paths;
 mod request;
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ use millstream_pipeline::{
 use crate::tagging::{PEER_VALUES, Tagging};
 use endpoint::Endpoint;
 use options::Config;
+use paths::Paths;
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -52,13 +54,6 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     let config: Config = options.read()?;
     let (listen, limits) = (&config.listen, &config.limits);
     let mut problems = Vec::new();
-    if config
-        .path
-        .as_ref()
-        .is_some_and(|path| !path.starts_with('/'))
-    {
-        problems.push(options.problem_at("path", "`path` must begin with `/`"));
-    }
     if let Some(bearer) = &config.auth.bearer
         && bearer.expose().is_empty()
     {
@@ -68,9 +63,12 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     let server = server.map_err(|found| problems.extend(found));
     let tag = Tagging::of(config.tag.as_deref(), PEER_VALUES, options);
     let tag = tag.map_err(|problem| problems.push(problem));
-    match (server, tag) {
-        (Ok(server), Ok(tag)) if problems.is_empty() => Ok(Box::new(Http {
+    let paths = Paths::of(config.path.as_ref(), options);
+    let paths = paths.map_err(|problem| problems.push(problem));
+    match (server, tag, paths) {
+        (Ok(server), Ok(tag), Ok(paths)) if problems.is_empty() => Ok(Box::new(Http {
             config,
+            paths,
             tag,
             server,
         })),
@@ -81,6 +79,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
 /// The source. [`Source::bind`] opens its sockets.
 struct Http {
     config: Config,
+    paths: Paths,
     tag: Tagging,
     server: Server,
 }
@@ -92,7 +91,7 @@ impl Source for Http {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let endpoint = Endpoint::new(&self.config, &self.tag, context.clone());
+            let endpoint = Endpoint::new(&self.config, &self.paths, &self.tag, context.clone());
             let endpoint = Arc::new(endpoint);
             let each = move |connection| connection::serve(connection, endpoint.clone());
             self.server.serve(&context, each).await

@@ -21,9 +21,10 @@ pub(super) struct Config {
     /// Authentication that requests need.
     #[serde(default)]
     pub(super) auth: Auth,
-    /// Only path that accepts JSON lines. Default: any path. `/v1/logs` always accepts OTLP.
+    /// Paths that accept JSON lines, one or a list: exact, or with a `*` at the end for any text (`/app/*`; `/*`: any path). Other
+    /// paths are answered with 404. `/v1/logs` always accepts OTLP. Default: `/`.
     #[serde(default)]
-    pub(super) path: Option<String>,
+    pub(super) path: Option<OneOrMany<String>>,
     /// Tag of the records: a text in which `*` stands for the path of the request with dots instead of slashes, or a template
     /// of `{host}` and `{peer}` (both the address of the client). Default: the name of the node.
     #[serde(default)]

@@ -24,7 +24,7 @@ use super::{
 };
 
 /// The path of OTLP logs.
-const LOGS: &str = "/v1/logs";
+pub(super) const LOGS: &str = "/v1/logs";
 /// The health check of load balancers, which needs no token.
 const HEALTH: &str = "/health";
 /// The paths of other OTLP signals. They are refused, because their JSON would otherwise be accepted as records.
@@ -148,9 +148,8 @@ fn route(
     headers: &HeaderMap,
 ) -> Result<Option<Form>, Refusal> {
     let is_logs = path == LOGS;
-    let elsewhere = endpoint.path.as_ref().is_some_and(|only| only != path);
-    if !is_logs && (elsewhere || OTHER_SIGNALS.contains(&path)) {
-        let text = format!("{path} accepts nothing");
+    if !is_logs && (OTHER_SIGNALS.contains(&path) || !endpoint.paths.take(path)) {
+        let text = endpoint.paths.unknown(path);
         return Err(Refusal::new(StatusCode::NOT_FOUND, text));
     }
     if method != Method::POST {

@@ -42,6 +42,42 @@ fn requests_need_the_token() {
 }
 
 #[test]
+fn protocols_that_the_source_does_not_speak_are_refused_unless_their_path_is_named() {
+    let foreign = [
+        "/_bulk",
+        "/services/collector/event",
+        "/loki/api/v1/push",
+        "/insert/jsonline",
+        "/app",
+        "//",
+    ];
+    let rig = Rig::new("");
+    for path in foreign {
+        let answer = rig.post(path, &[], b"{\"index\":{}}\n{\"n\":1}\n");
+        assert_eq!(answer.status, 404, "{path}");
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        let told = [path, "JSON lines at `/`", "`/v1/logs`", "the option `path`"];
+        assert!(told.iter().all(|text| error.contains(text)), "{error}");
+    }
+    assert_eq!(rig.post("/?a=b", &[], b"{}").status, 200);
+    assert_eq!(rig.records().len(), 1);
+    rig.running.stop();
+    let rig = Rig::new(r#", "path": ["/app", "/_bulk", "/logs/*"]"#);
+    for (path, status) in [
+        ("/app", 200),
+        ("/_bulk", 200),
+        ("/logs/", 200),
+        ("/logs/a/b", 200),
+        ("/", 404),
+        ("/logs", 404),
+        ("/app/", 404),
+    ] {
+        assert_eq!(rig.post(path, &[], b"{}").status, status, "{path}");
+    }
+    rig.running.stop();
+}
+
+#[test]
 fn each_unsupported_path_method_and_type_gets_its_status() {
     let rig = Rig::new(r#", "path": "/in""#);
     let json = "Content-Type: application/json; charset=utf-8";

@@ -15,7 +15,7 @@ fn a_request_is_answered_when_it_is_kept_and_not_before() {
     let rig = Rig::new("");
     rig.downstream.hold();
     let mut client = rig.connect();
-    client.post("/any/path", &[], b"{\"n\":1}\n{\"n\":2}\n");
+    client.post("/", &[], b"{\"n\":1}\n{\"n\":2}\n");
     until("it is taken", || {
         rig.records() == [json!({"n": 1}), json!({"n": 2})]
     });
@@ -284,7 +284,7 @@ fn an_idempotency_key_goes_to_the_channel_as_an_origin() {
 
 #[test]
 fn the_tag_may_follow_the_path() {
-    let rig = Rig::new(r#", "tag": "http.*""#);
+    let rig = Rig::new(r#", "tag": "http.*", "path": "/*""#);
     rig.post("/app/web/", &[], b"{}");
     rig.post("/app?x=1", &[], b"{}");
     let tags: Vec<String> = rig
