@@ -1,8 +1,9 @@
 //! The options `tls` and `auth`, shared by sink and source.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, path::PathBuf};
 
 use millstream_config::Secret;
+use millstream_net::ClientFiles;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
@@ -20,6 +21,21 @@ pub enum Tls {
     Switch(bool),
     /// TLS with these options.
     Block(TlsBlock),
+}
+
+impl Tls {
+    /// Reads the files; `None` if TLS is off.
+    pub fn read(&self) -> Option<Result<ClientFiles, String>> {
+        match self {
+            Self::Switch(false) => None,
+            Self::Switch(true) => Some(ClientFiles::read(None, None, true)),
+            Self::Block(tls) => {
+                let file = |path: &Option<String>| path.as_ref().map(PathBuf::from);
+                let own = file(&tls.cert).zip(file(&tls.key));
+                Some(ClientFiles::read(file(&tls.ca), own, tls.verify))
+            }
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Tls {

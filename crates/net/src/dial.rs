@@ -16,6 +16,11 @@ use crate::{Listen, Scheme, listen::At};
 /// Idle connections are probed after this time, so that a vanished peer is noticed and firewalls keep the connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
+/// The name of a server with an open connection is looked up again after this time: see [`has_moved`].
+pub const LOOKUP_AGE: Duration = Duration::from_secs(30);
+/// A lookup for an open connection that takes longer counts as failed.
+const LOOKUP_MAX: Duration = Duration::from_secs(2);
+
 /// The target of a connection, from the URL in the option `url`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
@@ -108,6 +113,19 @@ pub async fn connect_each<S>(
         }
     }
     Err(last)
+}
+
+/// Whether the name in `host:port` has lost the address `peer` of an open connection. A lookup that fails, or that takes longer than two
+/// seconds, changes nothing.
+pub async fn has_moved(address: &str, peer: SocketAddr) -> bool {
+    let plain = |address: SocketAddr| (address.ip().to_canonical(), address.port());
+    match timeout(LOOKUP_MAX, lookup_host(address)).await {
+        Ok(Ok(addresses)) => {
+            let mut addresses = addresses.peekable();
+            addresses.peek().is_some() && addresses.all(|now| plain(now) != plain(peer))
+        }
+        _ => false,
+    }
 }
 
 /// Connects to one address, without Nagle's delay and with keepalive probes.

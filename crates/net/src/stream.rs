@@ -94,6 +94,15 @@ impl Socket {
     }
 }
 
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Plain(socket) => socket.as_fd(),
+            Self::Tls(secure) => secure.0.get_ref().0.as_fd(),
+        }
+    }
+}
+
 impl AsFd for Unwatched {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {

@@ -1,8 +1,6 @@
 //! The bootstrap brokers, TLS and the credentials, derived from the options of a producer.
 
-use std::{path::PathBuf, sync::Arc};
-
-use tokio_rustls::rustls::ClientConfig;
+use millstream_net::ClientFiles;
 
 use crate::{Auth, Error, Kind, ProducerOptions, Tls};
 
@@ -11,7 +9,8 @@ pub(super) struct Access {
     /// The bootstrap brokers, each as `host:port`.
     pub(super) brokers: Vec<String>,
     pub(super) client: String,
-    pub(super) tls: Option<Arc<ClientConfig>>,
+    /// Read again for a connection if the files have changed.
+    pub(super) tls: Option<ClientFiles>,
     pub(super) auth: Option<Auth>,
 }
 
@@ -20,19 +19,7 @@ impl Access {
     ///
     /// Invalid certificates.
     pub(super) fn new(options: &ProducerOptions) -> Result<Self, Error> {
-        let tls = match &options.tls {
-            None | Some(Tls::Switch(false)) => None,
-            Some(Tls::Switch(true)) => Some(millstream_net::client_config(None, None, true)),
-            Some(Tls::Block(tls)) => {
-                let file = |path: &Option<String>| path.as_ref().map(PathBuf::from);
-                let own = file(&tls.cert).zip(file(&tls.key));
-                Some(millstream_net::client_config(
-                    file(&tls.ca),
-                    own,
-                    tls.verify,
-                ))
-            }
-        };
+        let tls = options.tls.as_ref().and_then(Tls::read);
         let tls = tls.transpose();
         Ok(Self {
             brokers: options.brokers.iter().map(|name| with_port(name)).collect(),

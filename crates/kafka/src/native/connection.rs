@@ -129,7 +129,7 @@ impl Connection {
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 let name = ServerName::try_from(host.to_owned());
                 let name = name.map_err(|error| told(error.to_string()))?;
-                let shaken = TlsConnector::from(tls.clone()).connect(name, tcp).await;
+                let shaken = TlsConnector::from(tls.current()).connect(name, tcp).await;
                 let said = |error| told(format!("the TLS handshake failed: {error}"));
                 Box::new(shaken.map_err(said)?)
             }

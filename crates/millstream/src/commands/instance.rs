@@ -9,7 +9,7 @@ use std::{
 
 use clap::Args;
 use millstream_config::{Api, Secret};
-use millstream_net::client_config;
+use millstream_net::ClientFiles;
 use serde_json::Value;
 
 use crate::{
@@ -78,7 +78,8 @@ impl Remote {
         let tls = match place.is_secured {
             true => {
                 let own = self.cert.clone().zip(self.key.clone());
-                Some(client_config(self.ca.clone(), own, true).map_err(fail)?)
+                let files = ClientFiles::read(self.ca.clone(), own, true);
+                Some(files.map_err(fail)?.current())
             }
             false => None,
         };

@@ -9,7 +9,7 @@ use rustls::{
 };
 
 use super::*;
-use crate::ClientTls;
+use crate::{ClientFiles, ClientTls};
 
 const TLS: &str = "tls: { cert: server.pem, key: server.key }";
 const MUTUAL: &str = "tls: { cert: server.pem, key: server.key, ca: ca.pem }";
@@ -164,6 +164,22 @@ fn changed_certificates_are_reloaded_and_broken_ones_are_reported_while_the_old_
     assert_eq!(shown(), second);
     authority.issue(directory.path(), "server", &["localhost"]);
     assert_ne!(shown(), second);
+}
+
+#[test]
+fn a_library_that_makes_its_own_connections_gets_changed_files() {
+    let (directory, _) = certificates();
+    let ca = directory.path().join("ca.pem");
+    let files = ClientFiles::read(Some(ca.clone()), None, true).unwrap();
+    let first = files.current();
+    assert_eq!(files.changes(), 0);
+    fs::write(&ca, "half of a file").unwrap();
+    files.age();
+    assert!(Arc::ptr_eq(&files.current(), &first) && files.changes() == 0);
+    Authority::new("another").write_root(directory.path(), "ca");
+    files.age();
+    assert!(!Arc::ptr_eq(&files.current(), &first));
+    assert_eq!(files.changes(), 1);
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl ClientTls {
     /// The current rustls configuration, for a client library that makes its own connections. The configuration does not
     /// contain `server_name`.
     pub fn settings(&self, reporter: &Reporter) -> Arc<ClientConfig> {
-        self.made.get(reporter)
+        self.made.get(Some(reporter))
     }
 
     /// Does the client's part of a handshake with `host` (a name or an address). The caller enforces the deadline.
@@ -117,35 +117,58 @@ impl ClientTls {
                 name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?
             }
         };
-        let connector = TlsConnector::from(self.made.get(reporter));
+        let connector = TlsConnector::from(self.made.get(Some(reporter)));
         let stream = Box::pin(connector.connect(name, socket)).await?;
         Ok(Stream::Tls(Box::new(Secure::new(stream))))
     }
 }
 
-/// Makes a rustls configuration from files, for a client library that makes its own connections. `ca`: the roots (`None`: those
-/// of the system). `own`: the client's certificate and key.
-///
-/// # Errors
-///
-/// The text names the file and the problem.
-pub fn client_config(
-    ca: Option<PathBuf>,
-    own: Option<(PathBuf, PathBuf)>,
-    verify: bool,
-) -> Result<Arc<ClientConfig>, String> {
-    let min_version = MinVersion::default();
-    let maker = Maker {
-        ca,
-        own,
-        verify,
-        min_version,
-    };
-    let made = maker.make().map_err(|faults| {
-        let texts: Vec<_> = faults.into_iter().map(|fault| fault.text).collect();
-        texts.join("; ")
-    });
-    made.map(Arc::new)
+/// A rustls configuration from files, for a client library that makes its own connections. It is made again when the files change.
+#[derive(Debug)]
+pub struct ClientFiles(Reloading<Maker>);
+
+impl ClientFiles {
+    /// `ca`: the roots (`None`: those of the system). `own`: the client's certificate and key.
+    ///
+    /// # Errors
+    ///
+    /// The text names the file and the problem.
+    pub fn read(
+        ca: Option<PathBuf>,
+        own: Option<(PathBuf, PathBuf)>,
+        verify: bool,
+    ) -> Result<Self, String> {
+        let min_version = MinVersion::default();
+        let maker = Maker {
+            ca,
+            own,
+            verify,
+            min_version,
+        };
+        let made = Reloading::new(maker).map_err(|faults| {
+            let texts: Vec<_> = faults.into_iter().map(|fault| fault.text).collect();
+            texts.join("; ")
+        });
+        made.map(Self)
+    }
+
+    /// Makes the next call look at the files.
+    #[cfg(test)]
+    pub(crate) fn age(&self) {
+        self.0.age();
+    }
+
+    /// How often the files have changed. Changes that make them unusable do not count.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.0.changes()
+    }
+
+    /// The current configuration. While changed files are unusable, that of the files before.
+    #[must_use]
+    pub fn current(&self) -> Arc<ClientConfig> {
+        self.0.get(None)
+    }
 }
 
 impl Maker {

@@ -11,7 +11,7 @@ mod options;
 mod reloading;
 mod server;
 
-pub use client::{ClientTls, client_config};
+pub use client::{ClientFiles, ClientTls};
 pub(crate) use names::names;
 pub use options::{Block, ClientAuth, MinVersion, Tls};
 pub use server::ServerTls;

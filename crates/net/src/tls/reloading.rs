@@ -44,6 +44,8 @@ pub(super) struct Reloading<M: Make> {
 #[derive(Debug)]
 struct Loaded<T> {
     made: Arc<T>,
+    /// How often the value was made again.
+    changes: u64,
     /// The stamps of the files when they were last read, successfully or not.
     stamps: Vec<Stamp>,
     looked: Instant,
@@ -58,6 +60,7 @@ impl<M: Make> Reloading<M> {
         let made = Arc::new(maker.make()?);
         let state = Mutex::new(Loaded {
             made,
+            changes: 0,
             stamps,
             looked: Instant::now(),
             unusable: None,
@@ -65,8 +68,15 @@ impl<M: Make> Reloading<M> {
         Ok(Self { maker, state })
     }
 
-    /// The current value.
-    pub(super) fn get(&self, reporter: &Reporter) -> Arc<M::Made> {
+    /// How often the value was made again because its files have changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.get(None);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.changes
+    }
+
+    /// The current value. Without a `reporter`, files that have become unusable are not reported.
+    pub(super) fn get(&self, reporter: Option<&Reporter>) -> Arc<M::Made> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() >= LOOK {
             state.looked = Instant::now();
@@ -75,7 +85,7 @@ impl<M: Make> Reloading<M> {
         state.made.clone()
     }
 
-    fn look(&self, state: &mut Loaded<M::Made>, reporter: &Reporter) {
+    fn look(&self, state: &mut Loaded<M::Made>, reporter: Option<&Reporter>) {
         // The stamps are taken before the files are read, so that a change during the read is noticed the next time.
         let stamps = stamps(&self.maker);
         if stamps != state.stamps {
@@ -83,11 +93,17 @@ impl<M: Make> Reloading<M> {
             match self.maker.make() {
                 Ok(made) => {
                     state.made = Arc::new(made);
+                    state.changes += 1;
                     state.unusable = None;
-                    let text = "certificates have changed on the disk and were read again";
-                    reporter.info("certificates", text);
+                    if let Some(reporter) = reporter {
+                        let text = "certificates have changed on the disk and were read again";
+                        reporter.info("certificates", text);
+                    }
                 }
                 Err(faults) => {
+                    let Some(reporter) = reporter else {
+                        return;
+                    };
                     let all: Vec<_> = faults.into_iter().map(|fault| fault.text).collect();
                     let wrong = all.join("; ");
                     let unusable = state

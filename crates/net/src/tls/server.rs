@@ -53,7 +53,7 @@ impl ServerTls {
 
     /// Does the server's part of a handshake. The caller enforces the deadline.
     pub async fn accept(&self, socket: Socket, reporter: &Reporter) -> io::Result<Stream> {
-        let acceptor = TlsAcceptor::from(self.0.get(reporter));
+        let acceptor = TlsAcceptor::from(self.0.get(Some(reporter)));
         // The future is boxed, because it is large and not needed after the handshake.
         let stream = Box::pin(acceptor.accept(socket)).await?;
         Ok(Stream::Tls(Box::new(Secure::new(stream))))

@@ -5,7 +5,7 @@
 //!
 //! The client uses HTTP/1.1 by `hyper`, with one request at a time on each connection. It promises that it reads at most
 //! [`ANSWER_BYTES_MAX`] of an answer. If a request fails because the server had closed the idle connection, the request is
-//! resent immediately on another connection.
+//! resent immediately on another connection. A connection is used for a minute at most ([`AGE_MAX`]).
 
 use std::{cell::RefCell, fmt::Display, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use millstream_net::{ClientTls, Socket, Stream, connect};
 use millstream_pipeline::{meters::Meter, report::Reporter};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     answer::Answer,
@@ -32,6 +32,8 @@ use super::{
 
 /// Maximum bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// A connection that is older is not used again, so that the name of the server is looked up again.
+const AGE_MAX: Duration = Duration::from_secs(60);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("millstream/", env!("CARGO_PKG_VERSION")));
@@ -44,7 +46,13 @@ pub(super) struct Client {
     pub(super) timeout: Duration,
     pub(super) reporter: Reporter,
     pub(super) opened: Meter,
-    pub(super) idle: RefCell<Vec<SendRequest<Full<Bytes>>>>,
+    pub(super) idle: RefCell<Vec<Kept>>,
+}
+
+/// A connection, and when it was made.
+pub(super) struct Kept {
+    sender: SendRequest<Full<Bytes>>,
+    since: Instant,
 }
 
 /// The items of a request that are sent together: all of them, or some.
@@ -70,17 +78,17 @@ impl Client {
     async fn exchange_now(&self, part: &Part<'_>) -> Result<Answer, String> {
         // The server may have closed an idle connection. This is not a failure: the next connection is used.
         while let Some(mut kept) = self.reuse() {
-            if kept.ready().await.is_err() {
+            if kept.sender.ready().await.is_err() {
                 continue;
             }
-            match kept.send_request(self.request(part)?).await {
+            match kept.sender.send_request(self.request(part)?).await {
                 Ok(response) => return self.read(response, kept).await,
                 Err(error) if error.is_canceled() || error.is_closed() || is_cut(&error) => {}
                 Err(error) => return Err(chain(&error)),
             }
         }
         let mut made = self.connect().await?;
-        let response = made.send_request(self.request(part)?).await;
+        let response = made.sender.send_request(self.request(part)?).await;
         let response = response.map_err(|error| chain(&error))?;
         self.read(response, made).await
     }
@@ -98,7 +106,7 @@ impl Client {
         self.identify(own);
         own.extend(headers.map(|(name, value)| (Some(name), value)));
         let mut made = self.connect().await?;
-        let response = made.send_request(request).await;
+        let response = made.sender.send_request(request).await;
         let answer = self
             .read(response.map_err(|error| chain(&error))?, made)
             .await?;
@@ -124,14 +132,14 @@ impl Client {
         }
     }
 
-    /// Takes an idle connection, if there is one.
-    fn reuse(&self) -> Option<SendRequest<Full<Bytes>>> {
+    /// Takes an idle connection that is not too old, if there is one.
+    fn reuse(&self) -> Option<Kept> {
         let mut idle = self.idle.borrow_mut();
-        idle.retain(|kept| !kept.is_closed());
+        idle.retain(|kept| !kept.sender.is_closed() && kept.since.elapsed() < AGE_MAX);
         idle.pop()
     }
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
+    async fn connect(&self) -> Result<Kept, String> {
         let address = &self.site.address;
         let stream = connect(address, self.timeout, 0).await;
         let stream = stream.map_err(|error| format!("cannot be reached ({error})"))?;
@@ -149,7 +157,10 @@ impl Client {
         self.opened.add(1);
         // The task ends when the sender is dropped or the peer closes the connection. Its errors also reach the sender.
         tokio::task::spawn_local(async move { drop(connection.await) });
-        Ok(sender)
+        Ok(Kept {
+            sender,
+            since: Instant::now(),
+        })
     }
 
     fn request(&self, part: &Part<'_>) -> Result<HttpRequest<Full<Bytes>>, String> {
@@ -179,11 +190,7 @@ impl Client {
     }
 
     /// Reads the answer and keeps the connection if it can be reused.
-    async fn read(
-        &self,
-        response: Response<Incoming>,
-        sender: SendRequest<Full<Bytes>>,
-    ) -> Result<Answer, String> {
+    async fn read(&self, response: Response<Incoming>, kept: Kept) -> Result<Answer, String> {
         let (head, mut incoming) = response.into_parts();
         let mut body = Vec::new();
         let mut whole = true;
@@ -198,8 +205,8 @@ impl Client {
             }
             body.extend_from_slice(data);
         }
-        if whole && !sender.is_closed() {
-            self.idle.borrow_mut().push(sender);
+        if whole && !kept.sender.is_closed() {
+            self.idle.borrow_mut().push(kept);
         }
         Ok(Answer {
             status: head.status,

@@ -1,29 +1,20 @@
 //! Connects to S3, Google Cloud Storage or Azure, from a URL and its options.
 
-use std::{
-    sync::{Arc, Once},
-    time::Duration,
-};
+use std::sync::{Arc, Once};
 
 use millstream_config::Secret;
 use millstream_pipeline::failure::Failure;
 use object_store::{
-    BackoffConfig, ClientOptions, Error, RetryConfig,
-    aws::AmazonS3Builder,
-    azure::MicrosoftAzureBuilder,
-    client::{HttpClient, HttpConnector, ReqwestConnector},
-    gcp::GoogleCloudStorageBuilder,
+    BackoffConfig, ClientOptions, Error, RetryConfig, aws::AmazonS3Builder,
+    azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder,
 };
-use rustls::ClientConfig;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::cloud::Objects;
+use super::{cloud::Objects, requests::Http};
 
 /// The number of retries of a request before the sink reports the failure and waits.
 const RETRIES: usize = 2;
-/// The user agent.
-const AGENT: &str = concat!("millstream/", env!("CARGO_PKG_VERSION"));
 
 /// The kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,34 +65,6 @@ pub(super) struct Bucket {
     pub(super) endpoint: Option<String>,
     pub(super) region: Option<String>,
     pub(super) auth: Auth,
-}
-
-/// The settings of requests.
-#[derive(Clone, Debug)]
-pub(super) struct Http {
-    /// The timeout of a connection and of a response.
-    pub(super) timeout: Duration,
-    /// The option `tls`; None for the system's root certificates.
-    pub(super) tls: Option<Arc<ClientConfig>>,
-}
-
-impl HttpConnector for Http {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let Some(tls) = &self.tls else {
-            return ReqwestConnector::default().connect(options);
-        };
-        // The crate's own options support neither client certificates nor a minimum version.
-        let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(ClientConfig::clone(tls))
-            .timeout(self.timeout)
-            .connect_timeout(self.timeout)
-            .user_agent(AGENT)
-            .build();
-        client.map(HttpClient::new).map_err(|error| Error::Generic {
-            store: "HTTP",
-            source: Box::new(error),
-        })
-    }
 }
 
 /// Creates the client without sending a request.

@@ -16,6 +16,7 @@ mod connect;
 mod local;
 mod options;
 mod probe;
+mod requests;
 #[cfg(test)]
 mod tests;
 mod trouble;
@@ -40,9 +41,10 @@ use crate::{
 };
 use begun::Begun;
 use cloud::{Cloud, Objects};
-use connect::{Bucket, Http, Scheme};
+use connect::{Bucket, Scheme};
 use local::Local;
 use options::PARQUET;
+use requests::Http;
 
 /// The entry in the list of sinks.
 pub const COMPONENT: Component = Component {
@@ -68,7 +70,7 @@ struct ObjectSink {
     url: String,
     bucket: Bucket,
     /// TLS settings; None for the defaults of `https://`.
-    tls: Option<ClientTls>,
+    tls: Option<Arc<ClientTls>>,
     part_bytes: usize,
     retry: Retry,
 }
@@ -126,7 +128,7 @@ impl ObjectSink {
                 region: config.region,
                 auth: config.auth,
             },
-            tls,
+            tls: tls.map(Arc::new),
             part_bytes: config.part.as_usize(),
             retry: config.retry,
         })
@@ -154,8 +156,11 @@ impl ObjectSink {
     }
 
     fn http(&self, timeout: Duration, reporter: &Reporter) -> Http {
-        let tls = self.tls.as_ref().map(|tls| tls.settings(reporter));
-        Http { timeout, tls }
+        Http {
+            timeout,
+            tls: self.tls.clone(),
+            reporter: reporter.clone(),
+        }
     }
 
     /// Runs the sink with a bucket as the destination.

@@ -36,8 +36,8 @@ pub(super) struct Config {
     /// `AZURE_STORAGE_ACCOUNT_NAME` and others), or the machine's role.
     #[serde(default)]
     pub(super) auth: Auth,
-    /// TLS settings beyond those of `https://`: a name of the top-level `tls`, or a block. The files that it names are read when
-    /// the sink starts.
+    /// TLS settings beyond those of `https://`: a name of the top-level `tls`, or a block. The files that it names are read again when
+    /// they change.
     #[serde(default)]
     pub(super) tls: Tls,
     /// The prefix of object names.

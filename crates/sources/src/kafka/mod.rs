@@ -81,6 +81,32 @@ impl Kafka {
     }
 }
 
+impl Kafka {
+    /// Reads with one client. Returns whether to begin again with a new one.
+    async fn read(&self, context: SourceContext) -> Result<bool, Failure> {
+        context.outlet.until_kept(context.stop.clone()).await;
+        let (sender, pieces) = mpsc::channel(PIECES);
+        let progress = Arc::new(Progress::default());
+        let reader = Reader::new(
+            self.config.clone(),
+            self.client.clone(),
+            context.clone(),
+            progress.clone(),
+        );
+        reader.start(sender)?;
+        let mut sending = Sending {
+            context,
+            progress: progress.clone(),
+            flights: HashMap::new(),
+        };
+        let sent = sending.send_all(pieces).await;
+        // Even after a failure, the reading thread commits the settled offsets and leaves the group.
+        progress.land();
+        progress.ended().await?;
+        sent.map(|()| progress.begins_again())
+    }
+}
+
 impl Source for Kafka {
     fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
         // The source binds nothing on this machine, and an unreachable cluster must not prevent the start.
@@ -89,26 +115,8 @@ impl Source for Kafka {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            context.outlet.until_kept(context.stop.clone()).await;
-            let (sender, pieces) = mpsc::channel(PIECES);
-            let progress = Arc::new(Progress::default());
-            let reader = Reader::new(
-                self.config.clone(),
-                self.client.clone(),
-                context.clone(),
-                progress.clone(),
-            );
-            reader.start(sender)?;
-            let mut sending = Sending {
-                context,
-                progress: progress.clone(),
-                flights: HashMap::new(),
-            };
-            let sent = sending.send_all(pieces).await;
-            // Even after a failure, the reading thread commits the settled offsets and leaves the group.
-            progress.land();
-            progress.ended().await?;
-            sent
+            while self.read(context.clone()).await? {}
+            Ok(())
         })
     }
 

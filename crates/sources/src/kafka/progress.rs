@@ -29,6 +29,8 @@ pub(super) struct Progress {
     settled: Mutex<HashMap<Assigned, u64>>,
     /// Whether every batch that was sent is settled or has failed. The reading thread may then commit and leave the group.
     landed: AtomicBool,
+    /// Whether the reading thread ends only to begin again with a new client.
+    again: AtomicBool,
     end: Mutex<Option<Result<(), Failure>>>,
 }
 
@@ -36,6 +38,16 @@ impl Progress {
     fn all(&self) -> MutexGuard<'_, HashMap<Assigned, u64>> {
         // No update can panic halfway, so the map of a poisoned lock is consistent.
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the reading thread ends to begin again.
+    pub(super) fn begin_again(&self) {
+        self.again.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the reading thread ends to begin again.
+    pub(super) fn begins_again(&self) -> bool {
+        self.again.load(Ordering::Relaxed)
     }
 
     /// Notes that a partition is read from `begin` on.

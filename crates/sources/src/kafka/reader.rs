@@ -10,6 +10,7 @@ use std::{
 };
 
 use millstream_kafka::{Connect, Consumer, Error, Kind, Partition, Polled};
+use millstream_net::ClientFiles;
 use millstream_pipeline::{
     condition::{Condition, Trouble},
     failure::Failure,
@@ -63,6 +64,7 @@ pub(super) struct Reader {
     /// With `--once`: how many partitions have reached their end, by partition number. Partitions of different topics can have
     /// the same number.
     ends: HashMap<i32, usize>,
+    files: Option<Files>,
 }
 
 /// Reports how the thread has ended, even when it panics.
@@ -73,6 +75,13 @@ impl Drop for EndGuard {
         let panicked = || Err(Failure::us("the reading thread panicked"));
         self.0.end(self.1.take().unwrap_or_else(panicked));
     }
+}
+
+/// The files of the option `tls`. The client reads them only when it is made.
+struct Files {
+    files: ClientFiles,
+    /// The value of [`ClientFiles::changes`] when the client was made.
+    changes: u64,
 }
 
 impl Reader {
@@ -93,6 +102,7 @@ impl Reader {
             time: 0,
             committed: HashMap::new(),
             ends: HashMap::new(),
+            files: None,
         }
     }
 
@@ -116,6 +126,12 @@ impl Reader {
         if self.context.stop.is_stopped() {
             return Ok(());
         }
+        // Files that cannot be read are reported by the client.
+        let files = self.config.tls.as_ref().and_then(|tls| tls.read()?.ok());
+        self.files = files.map(|files| Files {
+            changes: files.changes(),
+            files,
+        });
         let settings = self.config.settings(self.context.once);
         let mut consumer = self.client.consumer(&settings)?;
         let read = self.read(&mut *consumer, &pieces).await;
@@ -202,8 +218,25 @@ impl Reader {
             *numbers.entry(partition.number).or_default() += 1;
         }
         let met = |(number, count): (&i32, &usize)| self.ends.get(number).unwrap_or(&0) >= count;
+        if self.has_new_files() {
+            return true;
+        }
         let at_end = self.context.once && !numbers.is_empty() && numbers.iter().all(met);
         at_end || self.context.stop.is_stopped() || pieces.is_closed()
+    }
+
+    /// Whether the files of the option `tls` have changed since the client was made. The source then starts again with a new client.
+    fn has_new_files(&self) -> bool {
+        let is_new = |files: &Files| files.files.changes() != files.changes;
+        if !self.files.as_ref().is_some_and(is_new) {
+            return false;
+        }
+        if !self.progress.begins_again() {
+            let text = "certificates have changed on the disk and are read again";
+            self.context.reporter.info("certificates", text);
+            self.progress.begin_again();
+        }
+        true
     }
 
     fn pause_between_looks(&self) -> Duration {
@@ -217,7 +250,7 @@ impl Reader {
     /// Waits for a broker, and asks for the id of its cluster. Returns false if the source stops.
     async fn find_cluster(&mut self, consumer: &mut dyn Consumer) -> Result<bool, Error> {
         let mut pause = STEP;
-        while !self.context.stop.is_stopped() {
+        while !(self.context.stop.is_stopped() || self.has_new_files()) {
             match consumer.cluster(RETRY) {
                 Ok(cluster) => {
                     self.cluster = cluster;

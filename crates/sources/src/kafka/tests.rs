@@ -87,6 +87,55 @@ fn all_topics_of_a_group_are_read_and_committed_once_they_are_settled() {
     assert_eq!(messages(&downstream.batches()), ["6"]);
 }
 
+/// Counts the consumers.
+struct Counted(Broker, Arc<std::sync::atomic::AtomicUsize>);
+
+impl millstream_kafka::Connect for Counted {
+    fn producer(
+        &self,
+        options: millstream_kafka::ProducerOptions,
+    ) -> Result<Box<dyn millstream_kafka::Producer>, millstream_kafka::Error> {
+        self.0.producer(options)
+    }
+
+    fn consumer(
+        &self,
+        settings: &millstream_kafka::Settings,
+    ) -> Result<Box<dyn millstream_kafka::Consumer>, millstream_kafka::Error> {
+        self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        self.0.consumer(settings)
+    }
+}
+
+#[test]
+fn changed_certificates_are_read_by_a_new_client_that_continues_where_the_old_one_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    let root = |name| millstream_testkit::Authority::new(name).write_root(directory.path(), "ca");
+    root("old");
+    let broker = Broker::default();
+    put(&broker, "a", &["1"]);
+    let downstream = Downstream::memory();
+    let options = serde_json::json!({
+        "brokers": "b:1", "group": "g", "topics": ["a"], "tls": { "ca": ca.to_str().unwrap() }
+    });
+    let consumers = Arc::default();
+    let client = Counted(broker.clone(), Arc::clone(&consumers));
+    let source = Kafka::new(&rig::node(options), Arc::new(client)).unwrap();
+    let running = Running::of(Box::new(source), &downstream, directory.path(), false);
+    let made = || consumers.load(std::sync::atomic::Ordering::SeqCst);
+    rig::until("the first record", || downstream.batches().len() == 1);
+    std::fs::write(&ca, "half of a file").unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(made(), 1, "it waits for a file that can be used");
+    root("new");
+    rig::until("a new client", || made() == 2);
+    put(&broker, "a", &["2"]);
+    rig::until("the second record", || downstream.batches().len() == 2);
+    assert_eq!(messages(&downstream.batches()), ["1", "2"]);
+    running.stop();
+}
+
 #[test]
 fn a_broker_that_refuses_immediately_is_not_asked_in_a_tight_loop() {
     let broker = Broker::default();
