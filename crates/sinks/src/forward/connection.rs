@@ -6,17 +6,22 @@
 //! Payloads go from the batch's body to the socket by vectored writes, without a copy in this process. An ack counts only for a
 //! chunk that was wholly written to this connection. Any other answer ends the connection, because after one wrong ack no later
 //! answer can be trusted. Several chunks are in flight at a time; the window bounds their bytes.
+//!
+//! Without acks (`ack: false`) a chunk is delivered when the peer's system has acknowledged its bytes, on a connection that has proven
+//! itself (`crate::sending::Trust`).
 
 use std::{
     fmt,
     future::poll_fn,
     io::{self, IoSlice},
+    os::fd::AsFd,
     pin::{Pin, pin},
     task::{Context, Poll},
     time::Duration,
 };
 
-use millstream_net::{Socket, Stream};
+use millstream_net::{LOOKUP_AGE, Socket, Stream};
+use millstream_sys::unsent::unsent_bytes;
 use millstream_wire::{forward::read_ack, msgpack::ReadError};
 use socket2::SockRef;
 use tokio::{
@@ -26,11 +31,14 @@ use tokio::{
 };
 
 use super::{auth::is_handshake, endpoint::Endpoint, window::SLICES_MAX};
+use crate::sending::{ShortLived, TLS_BYTES, Trust};
 
 /// Size of the buffer for one read: about a hundred acks.
 const READ_BYTES: usize = 8 << 10;
 /// An answer longer than this is not an ack: our ids have fewer than 100 bytes.
 const ACK_BYTES_MAX: usize = 4 << 10;
+/// How often the system is asked what the peer's system has acknowledged, while a peer that sends no acks may have unacknowledged bytes.
+const ASK: Duration = Duration::from_millis(10);
 /// Time limit for the orderly end of a TLS connection.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -41,6 +49,8 @@ pub(super) enum End {
     Closed,
     /// The server is not needed any more, and everything is acked.
     Retired,
+    /// The server's name has lost the address of this connection, and everything that was written is acked.
+    Moved,
     /// The socket failed.
     Failed(io::Error),
     /// The peer acked a chunk that was not sent or not wholly sent, or that the peer had acked before.
@@ -60,6 +70,7 @@ impl fmt::Display for End {
         match self {
             Self::Closed => f.write_str("it closed the connection"),
             Self::Retired => f.write_str("it is not needed any more"),
+            Self::Moved => f.write_str("its name has another address"),
             Self::Failed(error) => write!(f, "{error}"),
             Self::WrongAck => f.write_str("it acked a chunk that was not waiting for an ack"),
             Self::NoAck => {
@@ -80,13 +91,18 @@ pub(super) struct Connection<'a> {
     answer: Vec<u8>,
     /// When a byte was last written or an ack received, or when the connection was last woken while it was idle.
     moved: Instant,
-    /// Whether anything has been acked (or, without acks, written).
+    /// Whether anything has been acked (or, without acks, delivered).
     progress: bool,
+    /// Without acks: the trust in this connection, and the bytes of the chunks that were delivered on it.
+    trust: Option<(Trust, u64)>,
 }
 
 impl<'a> Connection<'a> {
-    pub(super) fn new(stream: Stream, server: &'a Endpoint) -> Self {
+    /// `failed`: how often connections to this server have failed soon after they were made.
+    pub(super) fn new(stream: Stream, server: &'a Endpoint, failed: ShortLived) -> Self {
+        let acks = server.common.settings.ack;
         Self {
+            trust: (!acks).then(|| (Trust::new(failed), 0)),
             stream,
             server,
             answer: Vec::new(),
@@ -101,6 +117,15 @@ impl<'a> Connection<'a> {
             Ok(end) => end,
             Err(error) => End::Failed(error),
         };
+        if let Some((trust, _)) = &mut self.trust {
+            let hidden = match self.stream {
+                Stream::Plain(_) => 0,
+                Stream::Tls(_) => TLS_BYTES,
+            };
+            let read = matches!(end, End::Closed) && trust.has_proof();
+            let bytes = trust.ended(unsent(&self.stream) + hidden, read);
+            self.deliver(bytes);
+        }
         if let (End::Retired, Stream::Tls(stream)) = (&end, &mut self.stream) {
             let _ = timeout(GOODBYE, stream.shutdown()).await;
         }
@@ -114,11 +139,18 @@ impl<'a> Connection<'a> {
         let mut timer = pin!(sleep(limit));
         let lasting = settings.retry.first.as_duration();
         let (mut lasted, mut has_lasted) = (pin!(sleep(lasting)), false);
+        let (mut moved, mut has_moved) = (pin!(self.moved_away()), false);
         loop {
-            let (busy, writing) = {
+            let (busy, begun, amid, unwritten) = {
                 let window = server.window.borrow();
-                (!window.is_empty(), window.has_unwritten())
+                let (begun, amid) = (window.has_begun(), window.is_amid());
+                (!window.is_empty(), begun, amid, window.has_unwritten())
             };
+            let writing = unwritten && self.room() > 0 && (amid || !has_moved);
+            if has_moved && !begun {
+                return Ok(End::Moved);
+            }
+            let asks = busy && self.trust.is_some();
             if !busy && !server.is_wanted() {
                 return Ok(End::Retired);
             }
@@ -137,7 +169,14 @@ impl<'a> Connection<'a> {
                         self.moved = Instant::now();
                     }
                 }
-                () = &mut lasted, if !(has_lasted || busy && settings.ack) => {
+                () = sleep(ASK), if asks => {
+                    // Under TLS, `exchange` does this, after a flush.
+                    if let Stream::Plain(_) = self.stream {
+                        self.finish_written();
+                    }
+                }
+                () = &mut moved, if !has_moved => has_moved = true,
+                () = &mut lasted, if !(has_lasted || busy) => {
                     has_lasted = true;
                     server.standing.lasted(settings.ack);
                 }
@@ -146,6 +185,24 @@ impl<'a> Connection<'a> {
                         return Ok(End::Silent(limit));
                     }
                     timer.as_mut().reset(self.moved + limit);
+                }
+            }
+        }
+    }
+
+    /// Returns when the server's name has lost the address of this connection. Looks the name up every [`LOOKUP_AGE`].
+    fn moved_away(&self) -> impl Future<Output = ()> + 'static {
+        let peer = SockRef::from(&self.stream).peer_addr().ok();
+        let peer = peer.and_then(|peer| peer.as_socket());
+        let address = self.server.address.clone();
+        async move {
+            let Some(peer) = peer else {
+                return std::future::pending().await;
+            };
+            loop {
+                sleep(LOOKUP_AGE).await;
+                if millstream_net::has_moved(&address, peer).await {
+                    return;
                 }
             }
         }
@@ -194,7 +251,7 @@ impl<'a> Connection<'a> {
             let written = {
                 let window = self.server.window.borrow();
                 let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-                let used = window.unwritten(&mut slices);
+                let used = window.unwritten(&mut slices, self.room());
                 let slices = slices.get(..used).unwrap_or_default();
                 Pin::new(&mut self.stream).poll_write_vectored(context, slices)?
             };
@@ -228,7 +285,7 @@ impl<'a> Connection<'a> {
         let window = self.server.window.borrow();
         let mut taken = 0;
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let used = window.unwritten(&mut slices);
+        let used = window.unwritten(&mut slices, self.room());
         let slices = slices.get(..used).unwrap_or_default();
         let offered: usize = slices.iter().map(|slice| slice.len()).sum();
         let written = stream.try_io(Interest::WRITABLE, || {
@@ -252,6 +309,9 @@ impl<'a> Connection<'a> {
             return;
         }
         self.moved = Instant::now();
+        if let Some((trust, _)) = &mut self.trust {
+            trust.wrote(taken);
+        }
         let meters = &self.server.common.meters;
         self.server.window.borrow_mut().wrote(taken, |chunk| {
             meters.chunks_sent.add(1);
@@ -261,15 +321,37 @@ impl<'a> Connection<'a> {
         });
     }
 
-    /// Without acks, finishes the chunks that the kernel has accepted: no later confirmation will arrive.
+    /// Without acks, finishes the chunks that are delivered. Everything that was written must be flushed.
     fn finish_written(&mut self) {
-        if self.server.common.settings.ack {
-            return;
+        if let Some((trust, _)) = &mut self.trust {
+            let bytes = trust.note(unsent(&self.stream));
+            self.deliver(bytes);
         }
-        while let Some(chunk) = self.server.window.borrow_mut().remove_first_written() {
+    }
+
+    /// Finishes the chunks in the first `bytes` bytes that were written to this connection.
+    fn deliver(&mut self, bytes: u64) {
+        let Some((_, delivered)) = &mut self.trust else {
+            return;
+        };
+        let window = &self.server.window;
+        loop {
+            let left = bytes.saturating_sub(*delivered);
+            let Some(chunk) = window.borrow_mut().remove_first_written(left) else {
+                return;
+            };
+            *delivered += chunk.len() as u64;
             self.progress = true;
+            self.server.standing.proven();
             self.server.finish(&chunk);
         }
+    }
+
+    /// How many bytes may be written now.
+    fn room(&self) -> usize {
+        self.trust
+            .as_ref()
+            .map_or(usize::MAX, |(trust, _)| trust.room())
     }
 
     /// Handles bytes that were read; an empty slice is the end of the stream. Returns why the connection has to end, or None if it
@@ -315,4 +397,9 @@ impl<'a> Connection<'a> {
             }
         }
     }
+}
+
+/// The bytes that the peer's system has not acknowledged.
+fn unsent(stream: &Stream) -> u64 {
+    unsent_bytes(stream.as_fd()).unwrap_or(0)
 }

@@ -33,7 +33,7 @@ use super::{
     server::ServerOptions,
     settings::Settings,
 };
-use crate::sending::Backoff;
+use crate::sending::{Backoff, ShortLived};
 
 /// Maximum number of chunks in doubt (sent, but not acked) that one log line names. With chunks of 32 KiB, the default `in_flight`
 /// holds this many.
@@ -160,6 +160,7 @@ impl Link {
     /// Runs the link until the server has left the list and all its chunks are done.
     pub(super) async fn run(self: Rc<Self>) {
         let mut backoff = Backoff::new(&self.settings().retry);
+        let mut short_lived = ShortLived::default();
         loop {
             let leaves = self.leaving.get();
             let idle = self.endpoint.window.borrow().is_empty();
@@ -190,7 +191,7 @@ impl Link {
                 connected = self.connect() => connected,
             };
             match connected {
-                Ok(stream) => self.converse(stream, &mut backoff).await,
+                Ok(stream) => self.converse(stream, &mut backoff, &mut short_lived).await,
                 Err(error) => {
                     self.endpoint.common.meters.connections_failed.add(1);
                     let wait = backoff.failed();
@@ -202,7 +203,7 @@ impl Link {
     }
 
     /// Sends over a connection until the connection ends, then waits if the server has failed.
-    async fn converse(&self, stream: Stream, backoff: &mut Backoff) {
+    async fn converse(&self, stream: Stream, backoff: &mut Backoff, short_lived: &mut ShortLived) {
         let (settings, meters) = (self.settings(), &self.endpoint.common.meters);
         self.set(Phase::Up);
         // The handshake has proven that the server has the shared key. Without `auth`, only an ack proves that the server works.
@@ -211,21 +212,31 @@ impl Link {
         }
         let counted = CountedConnection::new(&meters.connections_open);
         let since = Instant::now();
-        let (end, progress) = Connection::new(stream, &self.endpoint).run().await;
+        let (end, progress) = Connection::new(stream, &self.endpoint, *short_lived)
+            .run()
+            .await;
         drop(counted);
         let lasted = since.elapsed() >= settings.retry.first.as_duration();
-        // Without acks a write proves nothing, so the connection must also last. Otherwise there would be no back-off from a peer
-        // that accepts connections and closes them immediately, and that peer would swallow all records.
-        let worked = progress && (settings.ack || lasted);
-        if worked {
-            backoff.reset();
-        }
         let idle = self.endpoint.window.borrow().is_empty();
         match end {
             End::Retired => {}
+            // The next attempt looks the name up.
+            End::Moved => self.set(Phase::Connecting),
             // Peers close idle connections; this is not a failure.
-            End::Closed if idle && (worked || lasted) => self.set(Phase::Connecting),
+            End::Closed if idle && (progress && settings.ack || lasted) => {
+                if progress {
+                    backoff.reset();
+                }
+                self.set(Phase::Connecting);
+            }
             end => {
+                // Without acks the connection must also last long. Otherwise the back-off from a peer that accepts connections and
+                // closes them soon would not grow.
+                let long = short_lived.failed(since.elapsed());
+                let worked = progress && (settings.ack || long);
+                if worked {
+                    backoff.reset();
+                }
                 let wait = if worked {
                     Duration::ZERO
                 } else {

@@ -95,7 +95,7 @@ impl Sink for Forward {
         if !self.settings.ack {
             return Promise::new(
                 Guarantee::AtMostOnce,
-                "`ack: false`: what is in flight when a connection breaks is lost",
+                "`ack: false`: what the server's system has acknowledged counts as delivered; a broken connection may lose some of it, and what was not acknowledged is sent again",
             );
         }
         // With `balance: all` each server has its own copy of a chunk. A copy in doubt (sent, but not acked) is resent only to the

@@ -32,7 +32,8 @@ pub(super) struct Config {
     /// `millstream` for another Millstream (lines stay lines; the values of a batch and its receive time are sent, too).
     #[serde(default)]
     pub(super) peer: Peer,
-    /// Whether the sink asks for acks. Without acks, chunks in flight when a connection breaks may be lost.
+    /// Whether the sink asks for acks. Without acks, a chunk counts as delivered when the system of the server has acknowledged its
+    /// bytes; it may be lost when a connection breaks.
     #[serde(default = "ack")]
     pub(super) ack: bool,
     /// Time after which a connection is closed if an ack is due, no ack arrives and no byte can be written.

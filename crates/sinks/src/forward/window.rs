@@ -84,6 +84,16 @@ impl Window {
         self.chunks.is_empty()
     }
 
+    /// Whether bytes were written of a chunk that is not acked.
+    pub(super) fn has_begun(&self) -> bool {
+        self.written > 0 || self.offset > 0
+    }
+
+    /// Whether a chunk is written in part.
+    pub(super) fn is_amid(&self) -> bool {
+        self.offset > 0
+    }
+
     /// Whether there are bytes that may be written now.
     pub(super) fn has_unwritten(&self) -> bool {
         let next = self.chunks.get(self.written);
@@ -95,9 +105,9 @@ impl Window {
         self.leased = serial;
     }
 
-    /// Fills `slices` with the bytes to write next; returns how many slices are used.
-    pub(super) fn unwritten<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let mut used = 0;
+    /// Fills `slices` with the bytes to write next, at most `bytes_max`; returns how many slices are used.
+    pub(super) fn unwritten<'a>(&'a self, slices: &mut [IoSlice<'a>], bytes_max: usize) -> usize {
+        let (mut used, mut room) = (0, bytes_max);
         let mut skip = self.offset;
         let unwritten = self.chunks.range(self.written..);
         for chunk in unwritten.take_while(|chunk| chunk.lease <= self.leased) {
@@ -107,10 +117,12 @@ impl Window {
                 if unwritten.is_empty() {
                     continue;
                 }
-                let Some(slice) = slices.get_mut(used) else {
+                let Some(slice) = slices.get_mut(used).filter(|_| room > 0) else {
                     return used;
                 };
+                let unwritten = unwritten.get(..room).unwrap_or(unwritten);
                 *slice = IoSlice::new(unwritten);
+                room -= unwritten.len();
                 used += 1;
             }
         }
@@ -141,9 +153,10 @@ impl Window {
         self.remove_written(place)
     }
 
-    /// Removes the first chunk if it is wholly written: for peers that do not ack.
-    pub(super) fn remove_first_written(&mut self) -> Option<Chunk> {
-        if self.written == 0 {
+    /// Removes the first chunk if it is wholly written and has at most `bytes_max` bytes: for peers that do not ack.
+    pub(super) fn remove_first_written(&mut self, bytes_max: u64) -> Option<Chunk> {
+        let first = self.chunks.front()?;
+        if self.written == 0 || first.len() as u64 > bytes_max {
             return None;
         }
         self.remove_written(0)
@@ -197,7 +210,7 @@ mod tests {
 
     fn bytes_of(window: &Window) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let used = window.unwritten(&mut slices);
+        let used = window.unwritten(&mut slices, usize::MAX);
         slices[..used].iter().flat_map(|s| s.to_vec()).collect()
     }
 

@@ -8,6 +8,7 @@
 //! - [`Lane`]: the inlet, the batches in flight, the checkpoints that wait for them, rejects, and the age of the oldest record
 //!   ([`Lateness`]).
 //! - [`Outage`]: handles a destination that fails. [`Backoff`]: how long to wait.
+//! - [`Trust`]: how much a new connection may write whose peer acknowledges nothing.
 //! - [`Retry`], [`Batching`]: the options that all these sinks have.
 //! - [`parts`] splits large batches, always between the same records. [`Ids`] makes ids, so that a resend has the same id.
 //!
@@ -23,6 +24,7 @@ mod options;
 mod outage;
 mod parts;
 mod refused;
+mod trust;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use ids::{DurableId, Ids, PartNumbers};
@@ -32,3 +34,4 @@ pub(crate) use options::{Batching, Retry};
 pub(crate) use outage::{Outage, Then};
 pub(crate) use parts::{parts, records_max};
 pub(crate) use refused::{Refused, by_reason, group, refuse, unencoded};
+pub(crate) use trust::{ShortLived, TLS_BYTES, Trust};

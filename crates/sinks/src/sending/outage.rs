@@ -70,6 +70,12 @@ impl Outage {
         self.backoff.reset();
     }
 
+    /// Notes that the destination has taken records: stops the clock of `give_up`. The back-off stays, because the connection may
+    /// still fail soon.
+    pub(crate) fn accepted(&mut self) {
+        self.since = None;
+    }
+
     /// Clears the condition, and nothing else.
     pub(crate) fn clear(&mut self) {
         self.condition = None;

@@ -4,8 +4,10 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 
 use std::{
+    fmt,
     future::poll_fn,
     io,
+    net::SocketAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     pin::Pin,
     task::{Context, Poll, ready},
@@ -14,6 +16,7 @@ use std::{
 use millstream_net::{Scheme, Socket, Stream, connect};
 use millstream_pipeline::report::Reporter;
 use millstream_sys::unsent::{peer_window_bytes, unsent_bytes};
+use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{UdpSocket, UnixDatagram, UnixStream, lookup_host},
@@ -38,6 +41,18 @@ pub(super) enum End {
     Closed,
     /// The connection broke, or could not be made.
     Broken(io::Error),
+    /// The server's name has another address now.
+    Moved,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the server closed it"),
+            Self::Broken(error) => error.fmt(f),
+            Self::Moved => f.write_str("the name of the server has another address"),
+        }
+    }
 }
 
 impl From<io::Error> for End {
@@ -83,7 +98,7 @@ impl Link {
             let socket = Socket::Unix(UnixStream::connect(path).await?);
             return Self::handshake(target, socket, "localhost", reporter).await;
         }
-        let address = url.address(target.port()).unwrap_or_default();
+        let address = target.address().unwrap_or_default();
         if url.scheme() == Scheme::Udp {
             return udp(&address).await;
         }
@@ -137,12 +152,32 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until the peer ends the connection; with datagrams, forever.
+    /// Waits until the peer ends the connection, or until the network reports that a datagram was refused.
     pub(super) async fn ended(&mut self) -> End {
         match self {
             Self::Stream(stream, ..) => poll_fn(|context| poll_ended(stream, context)).await,
-            Self::Udp(_) | Self::Unixgram(_) => std::future::pending().await,
+            Self::Udp(socket) => loop {
+                // Syslog servers send nothing, so any datagram is ignored.
+                if let Err(error) = socket.recv(&mut [0; 16]).await {
+                    return End::Broken(error);
+                }
+            },
+            Self::Unixgram(_) => std::future::pending().await,
         }
+    }
+
+    /// The address of the server; `None` for a path.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Stream(_, handle, true) => SockRef::from(handle).peer_addr().ok()?.as_socket(),
+            Self::Udp(socket) => socket.peer_addr().ok(),
+            Self::Stream(..) | Self::Unixgram(_) => None,
+        }
+    }
+
+    /// Whether [`Link::unsent`] tells exactly what the peer's program has not read.
+    pub(super) fn tells_what_is_read(&self) -> bool {
+        matches!(self, Self::Stream(_, _, false) | Self::Unixgram(_))
     }
 
     /// Closes the connection gracefully: bytes that were written are still sent.

@@ -13,9 +13,10 @@
 //! - `link`: the connection.
 //! - `doubt`: estimates what a broken connection may have lost.
 //!
-//! The sink promises that a record is settled only after the operating system has accepted its whole message, and that such a
-//! message is not sent again. A broken connection is reported with the number of records that it may have lost: syslog has no
-//! acknowledgements, so a sender cannot know more.
+//! The sink promises that a record is settled only after the server's operating system has acknowledged its whole message, on a
+//! connection that has proven itself (`crate::sending::Trust`). Everything else is sent again when a connection breaks. A broken
+//! connection is reported with the number of settled records that it may have lost: syslog has no acknowledgements, so a sender cannot
+//! know more.
 
 use std::{sync::Arc, time::Duration};
 
@@ -76,7 +77,7 @@ impl Sink for Syslog {
     fn promise(&self, _durable: bool) -> Promise {
         Promise::new(
             Guarantee::AtMostOnce,
-            "syslog has no acknowledgements: records that a broken connection may have lost are counted and logged",
+            "syslog has no acknowledgements: what the server's system has acknowledged counts as delivered. What a broken connection may have lost of it is counted and logged, and what was not acknowledged is sent again, so that it may arrive twice",
         )
     }
 

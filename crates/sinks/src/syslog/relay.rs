@@ -5,10 +5,13 @@
 //!
 //! Each lane is a task with one connection. The task writes messages when the limits of the option `batch` are reached, when
 //! nothing more is ready, and before each checkpoint. It promises that a checkpoint is settled only when, for each record before the
-//! checkpoint, the operating system has accepted the message or the record was rejected.
+//! checkpoint, the message is delivered or the record was rejected. A message is delivered when the server's system has acknowledged it,
+//! and the connection has proven itself (`crate::sending::Trust`). Messages that are not delivered when a connection breaks are sent
+//! again.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
+use millstream_net::{LOOKUP_AGE, has_moved};
 use millstream_pipeline::{
     condition::{Condition, Trouble},
     failure::Failure,
@@ -27,14 +30,27 @@ use super::{
     messages::{DATAGRAM_BYTES_MAX, Messages},
     sink::Syslog,
 };
-use crate::sending::{Input, Lane, Outage, Refused, parts, records_max, unencoded};
+use crate::sending::{
+    Input, Lane, Outage, Refused, ShortLived, TLS_BYTES, Trust, parts, records_max, unencoded,
+};
 
 /// Bytes of a batch that are encoded at a time. This bounds the memory of messages even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
 const PART_RECORDS_MAX: usize = 4 << 10;
 
-/// Syslog servers do not answer. A connection counts as working if it lasts this long after a write, or after a reconnection
-/// while there is nothing to write.
+/// Bytes of messages in memory at which the lane takes no more batches. More than a send buffer holds (net.ipv4.tcp_wmem: 4 MiB).
+const HELD_BYTES_MAX: usize = 8 << 20;
+
+/// How often the system is asked what the server's system has acknowledged: first after the shorter time, then less and less often.
+const ASK_MIN: Duration = Duration::from_millis(1);
+const ASK_MAX: Duration = Duration::from_millis(50);
+
+/// How long a stop behind a durable channel, and the end of a connection to an old address, wait for the server's system to acknowledge the
+/// last messages.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Syslog servers do not answer. A server that closes a connection before it has lasted this long has not taken what was written. A
+/// reconnection counts as working if it lasts this long while there is nothing to write.
 const LASTING: Duration = Duration::from_secs(1);
 
 /// One lane of the sink.
@@ -45,11 +61,17 @@ pub(super) struct Relay<'a> {
     link: Option<Link>,
     doubt: Doubt,
     outage: Outage,
+    trust: Trust,
+    short_lived: ShortLived,
     /// When the connection was made, and whether anything was written to it.
     connected: Option<(Instant, bool)>,
+    /// When the name of the server was looked up.
+    looked: Instant,
+    /// When to ask next what is acknowledged, and the wait after that. `None` if everything written is delivered.
+    ask: Option<(Instant, Duration)>,
     /// The earliest time for the next connection.
     not_before: Option<Instant>,
-    /// Raised at a failure. Cleared when a connection counts as working (see [`LASTING`]).
+    /// Raised at a failure. Cleared when a message is delivered, or when a connection counts as working (see [`LASTING`]).
     unproven: Condition,
     /// When to check whether the connection has lasted. If there is no connection, when to reconnect although there is nothing to
     /// write.
@@ -75,12 +97,28 @@ enum Event {
     Due,
     /// It is time to check the connection.
     Check,
+    /// It is time to ask what the server's system has acknowledged.
+    Ask,
     /// The connection has ended.
     Ended(End),
+    /// The process stops, and [`GOODBYE`] is over.
+    Stopped,
 }
 
-/// The process stops while the server cannot be reached. A durable channel keeps the remaining records for the next start.
+/// The process stops while messages cannot be delivered. A durable channel keeps the remaining records for the next start.
 struct Stopped;
+
+/// Why writing ended.
+enum Halt {
+    End(End),
+    Stopped,
+}
+
+impl From<End> for Halt {
+    fn from(end: End) -> Self {
+        Self::End(end)
+    }
+}
 
 impl<'a> Relay<'a> {
     pub(super) fn new(sink: &'a Syslog, inlet: &'a mut Inlet, context: SinkContext) -> Self {
@@ -92,7 +130,11 @@ impl<'a> Relay<'a> {
             link: None,
             doubt: Doubt::default(),
             outage: Outage::new(&sink.retry, context, lane.is_durable(), "server"),
+            trust: Trust::full(),
+            short_lived: ShortLived::default(),
             connected: None,
+            looked: Instant::now(),
+            ask: None,
             not_before: None,
             unproven: context.reporter.condition("server"),
             check_at: None,
@@ -110,10 +152,10 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Writes until the inlet has ended.
+    /// Writes until the inlet has ended and everything is delivered.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         self.lane.start()?;
-        while !self.lane.has_ended() {
+        while !(self.lane.has_ended() && self.messages.are_delivered()) {
             let done = match self.next().await? {
                 Event::Input(Input::Batch(batch, _)) => self.batch(batch).await,
                 Event::Input(Input::Checkpoint | Input::End) | Event::Due => self.flush().await,
@@ -122,10 +164,15 @@ impl<'a> Relay<'a> {
                     self.check().await;
                     Ok(())
                 }
+                Event::Ask => {
+                    self.ask();
+                    Ok(())
+                }
                 Event::Ended(end) => {
                     self.disconnected(&end);
                     Ok(())
                 }
+                Event::Stopped => Err(Stopped),
             };
             if let Err(Stopped) = done {
                 break;
@@ -137,7 +184,12 @@ impl<'a> Relay<'a> {
     }
 
     async fn next(&mut self) -> Result<Event, Failure> {
-        let (due, check_at, waits) = (self.due, self.check_at, !self.messages.is_empty());
+        let (due, check_at) = (self.due, self.check_at);
+        let ask = self.ask.map(|(at, _)| at);
+        let waits = !self.messages.are_written();
+        let has_room = self.messages.held() < HELD_BYTES_MAX;
+        let leaves = self.lane.has_ended() && self.lane.is_durable();
+        let mut stop = self.stop.clone();
         let link = &mut self.link;
         let ended = async {
             match link {
@@ -145,12 +197,18 @@ impl<'a> Relay<'a> {
                 None => std::future::pending().await,
             }
         };
+        let goodbye = async {
+            stop.stopped().await;
+            tokio::time::sleep(GOODBYE).await;
+        };
         Ok(tokio::select! {
             biased;
             end = ended => Event::Ended(end),
+            () = at(ask) => Event::Ask,
             () = at(check_at) => Event::Check,
-            input = self.lane.next(true) => Event::Input(input?),
+            input = self.lane.next(has_room) => Event::Input(input?),
             () = at(due), if waits => Event::Due,
+            () = goodbye, if leaves => Event::Stopped,
         })
     }
 
@@ -160,7 +218,7 @@ impl<'a> Relay<'a> {
         let fits = |bytes, records| bytes <= PART_BYTES_MAX && records <= records_max;
         for part in parts(batch, fits) {
             let (mut rejects, mut long) = (Vec::new(), Vec::new());
-            if self.messages.is_empty() {
+            if self.messages.are_written() {
                 self.due = Some(Instant::now() + self.sink.batch.linger.as_duration());
             }
             self.messages.add(number, &part, &mut rejects, &mut long);
@@ -171,68 +229,174 @@ impl<'a> Relay<'a> {
                 self.flush().await?;
             }
         }
+        self.messages.end_batch(number);
+        self.finish_delivered();
         Ok(())
     }
 
     /// Writes all waiting messages. Reconnects and continues each time the connection breaks.
     async fn flush(&mut self) -> Result<(), Stopped> {
-        while !self.messages.is_empty() {
-            let Err(end) = self.write().await else {
-                break;
-            };
-            self.disconnected(&end);
+        while !self.messages.are_written() {
+            if let Some(at) = self.not_before.take()
+                && !self
+                    .outage
+                    .wait(at.saturating_duration_since(Instant::now()))
+                    .await
+            {
+                return Err(Stopped);
+            }
+            match self.write().await {
+                Ok(()) => break,
+                Err(Halt::Stopped) => return Err(Stopped),
+                Err(Halt::End(end)) => self.disconnected(&end),
+            }
             if self.outage.is_overdue() {
                 self.give_up().await;
-                break;
-            }
-            let wait = self.outage.failed();
-            if !self.outage.wait(wait).await {
-                return Err(Stopped);
             }
         }
         self.due = None;
-        self.lane.finish_all();
         Ok(())
     }
 
-    /// Writes all waiting messages. Connects first if there is no connection.
-    async fn write(&mut self) -> Result<(), End> {
+    /// Writes all waiting messages. Connects first if there is no connection. Waits for proofs while the connection is not trusted.
+    async fn write(&mut self) -> Result<(), Halt> {
+        if self.has_moved().await {
+            self.leave().await?;
+        }
         if self.link.is_none() {
             self.connect().await?;
         }
-        let Some(link) = &mut self.link else {
-            return Ok(());
+        while !self.messages.are_written() {
+            let room = self.trust.room();
+            let Some(link) = &mut self.link else {
+                return Ok(());
+            };
+            if room == 0 {
+                link.flush().await?;
+                self.prove().await?;
+                continue;
+            }
+            let wrote = link.write(self.messages.next(room)).await?;
+            self.doubt.window(link.window());
+            self.messages.wrote(wrote);
+            self.trust.wrote(wrote);
+            if let Some((_, wrote)) = &mut self.connected {
+                *wrote = true;
+            }
+        }
+        if let Some(link) = &mut self.link {
+            link.flush().await?;
+        }
+        self.ask = Some((Instant::now() + ASK_MIN, ASK_MIN));
+        self.note_delivered();
+        Ok(())
+    }
+
+    /// Whether the name of the server has lost the address of the connection. Looks the name up at most once in [`LOOKUP_AGE`].
+    async fn has_moved(&mut self) -> bool {
+        if self.looked.elapsed() < LOOKUP_AGE {
+            return false;
+        }
+        let peer = self.link.as_ref().and_then(Link::peer);
+        let (Some(peer), Some(address)) = (peer, self.sink.target.address()) else {
+            return false;
         };
-        while !self.messages.is_empty() {
-            let wrote = link.write(self.messages.next()).await?;
-            let doubt = &mut self.doubt;
-            doubt.window(link.window());
-            self.messages.wrote(wrote, |length| doubt.wrote(length));
+        self.looked = Instant::now();
+        has_moved(&address, peer).await
+    }
+
+    /// Closes a connection to an address that the server has left, after what was written is delivered.
+    async fn leave(&mut self) -> Result<(), Halt> {
+        let since = Instant::now();
+        while !self.messages.written_are_delivered() && since.elapsed() < GOODBYE {
+            let Some(link) = &mut self.link else { break };
+            tokio::select! {
+                biased;
+                end = link.ended() => return Err(end.into()),
+                () = tokio::time::sleep(ASK_MIN) => {}
+            }
+            self.note_delivered();
         }
-        link.flush().await?;
-        self.outage.succeeded();
-        if let Some((_, wrote)) = &mut self.connected {
-            *wrote = true;
+        self.disconnected(&End::Moved);
+        Ok(())
+    }
+
+    /// Waits until the connection may write more.
+    async fn prove(&mut self) -> Result<(), Halt> {
+        let mut wait = ASK_MIN;
+        while self.trust.room() == 0 {
+            let Some(link) = &mut self.link else {
+                return Ok(());
+            };
+            tokio::select! {
+                biased;
+                end = link.ended() => return Err(end.into()),
+                waited = self.outage.wait(wait) => if !waited {
+                    return Err(Halt::Stopped);
+                },
+            }
+            wait = (2 * wait).min(ASK_MAX);
+            self.note_delivered();
         }
-        if self.unproven.holds() && self.check_at.is_none() {
+        Ok(())
+    }
+
+    /// Asks the system what is acknowledged. Plans the next time if something is not delivered then.
+    fn ask(&mut self) {
+        self.note_delivered();
+        let done = self.messages.are_delivered() || self.link.is_none();
+        self.ask = self.ask.filter(|_| !done).map(|(_, wait)| {
+            let wait = (2 * wait).min(ASK_MAX);
+            (Instant::now() + wait, wait)
+        });
+    }
+
+    /// Notes what is delivered. Everything that was written must be flushed.
+    fn note_delivered(&mut self) {
+        let unsent = self.link.as_ref().map_or(0, Link::unsent);
+        let bytes = self.trust.note(unsent);
+        self.deliver(bytes);
+    }
+
+    /// Notes that the first `bytes` bytes that were written to the current connection count as delivered.
+    fn deliver(&mut self, bytes: u64) {
+        let (doubt, mut any) = (&mut self.doubt, false);
+        self.messages.deliver(bytes, |length| {
+            doubt.delivered(length);
+            any = true;
+        });
+        if any {
+            self.outage.accepted();
+            self.proven();
+            self.finish_delivered();
+        }
+    }
+
+    fn finish_delivered(&mut self) {
+        while let Some(number) = self.messages.take_delivered() {
+            self.lane.finish(number);
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(), End> {
+        self.check_at = None;
+        let link = Link::connect(&self.sink.target, &self.lane.context.reporter).await;
+        let link = link.inspect_err(|_| self.meters.failed.add(1))?;
+        self.trust = match link.tells_what_is_read() {
+            true => Trust::full(),
+            false => Trust::new(self.short_lived),
+        };
+        self.link = Some(link);
+        self.looked = Instant::now();
+        self.connected = Some((Instant::now(), false));
+        self.meters.open.add(1);
+        if self.unproven.holds() && self.messages.are_written() {
             self.check_at = Some(Instant::now() + LASTING);
         }
         Ok(())
     }
 
-    async fn connect(&mut self) -> Result<(), End> {
-        self.check_at = None;
-        if let Some(at) = self.not_before.take() {
-            sleep_until(at).await;
-        }
-        let link = Link::connect(&self.sink.target, &self.lane.context.reporter).await;
-        self.link = Some(link.inspect_err(|_| self.meters.failed.add(1))?);
-        self.connected = Some((Instant::now(), false));
-        self.meters.open.add(1);
-        Ok(())
-    }
-
-    /// Clears the condition if the connection has lasted. Connects if there is no connection.
+    /// Clears the condition if the connection has lasted while there was nothing to write. Connects if there is no connection.
     async fn check(&mut self) {
         self.check_at = None;
         if self.link.is_some() {
@@ -243,57 +407,70 @@ impl<'a> Relay<'a> {
             () = stop.stopped() => return,
             connected = self.connect() => connected,
         };
-        let wait = match connected {
-            Ok(()) => LASTING,
-            Err(end) => {
-                self.disconnected(&end);
-                self.outage.failed()
-            }
-        };
-        self.check_at = Some(Instant::now() + wait);
+        if let Err(end) = connected {
+            self.disconnected(&end);
+        }
     }
 
-    /// Reports a connection that broke or could not be made, and the number of records that may be lost.
+    /// Handles a connection that has ended or could not be made: what is not delivered is sent again, and what may be lost is counted.
     fn disconnected(&mut self, end: &End) {
-        let (url, reporter) = (&self.sink.target.url, &self.lane.context.reporter);
-        let why = match end {
-            End::Closed => "the server closed it".to_owned(),
-            End::Broken(error) => error.to_string(),
-        };
-        self.messages.rewind();
-        self.check_at = None;
+        (self.check_at, self.ask) = (None, None);
+        let url = &self.sink.target.url;
         let Some(link) = self.link.take() else {
             let waiting = self.messages.count();
-            let text = format_args!("{url} cannot be reached ({why}); {waiting} messages wait");
+            let text = format_args!("{url} cannot be reached ({end}); {waiting} messages wait");
             self.unproven.raise(Trouble::Retrying, text);
-            return;
+            return self.back_off();
         };
         self.meters.open.sub(1);
         self.doubt.window(link.window());
-        let lost = match link {
-            // The error belongs to the previous datagram: no socket received it.
-            Link::Udp(_) => self.doubt.broken(1, true),
-            _ => self.doubt.broken(link.unsent(), matches!(end, End::Closed)),
+        let (at, wrote) = (self.connected.take()).unwrap_or_else(|| (Instant::now(), false));
+        let age = at.elapsed();
+        let is_short = (wrote || !self.messages.are_written()) && age < LASTING;
+        let read = matches!(end, End::Closed);
+        let hidden = self.sink.target.tls.as_ref().map_or(0, |_| TLS_BYTES);
+        let takes = !is_short || self.trust.has_proof();
+        let delivered = self.trust.ended(link.unsent() + hidden, read && takes);
+        self.deliver(delivered);
+        let again = self.messages.rewind();
+        if again > 0 {
+            self.due = Some(Instant::now());
+        }
+        if matches!(end, End::Moved) {
+            return;
+        }
+        let in_doubt = match link {
+            // The error belongs to an earlier datagram: no socket received it.
+            Link::Udp(_) => self.doubt.refused(),
+            _ => self.doubt.broken(read),
         };
-        self.meters.unacknowledged.add(lost.unacknowledged);
-        self.meters.in_doubt.add(lost.in_doubt);
-        let (sure, more) = (lost.unacknowledged, lost.in_doubt);
+        self.meters.unacknowledged.add(again);
+        self.meters.in_doubt.add(in_doubt);
+        let hint = match is_short {
+            true => "; it takes no connection for long: does it expect TLS or another protocol?",
+            false => "",
+        };
         let text = format_args!(
-            "the connection to {url} is gone ({why}): the server's system has not acknowledged {sure} records, and its program may \
-             not have read up to {more} before them"
+            "the connection to {url} is gone ({end}): {again} records are sent again, and its program may not have read up to {in_doubt} \
+             before them{hint}"
         );
-        // A server that accepts connections and closes them immediately reads no messages: it may expect TLS or another protocol.
-        let made = self.connected.take();
-        let is_short = made.is_some_and(|(at, wrote)| wrote && at.elapsed() < LASTING);
-        if sure + more == 0 && !is_short {
-            return reporter.info("disconnected", text);
+        if again + in_doubt == 0 && !is_short {
+            return self.lane.context.reporter.info("disconnected", text);
         }
         self.unproven.raise(Trouble::Retrying, text);
-        let next = Instant::now() + self.sink.retry.first.as_duration();
+        if self.short_lived.failed(age) {
+            self.outage.progressed();
+        }
+        self.back_off();
+    }
+
+    /// Plans the next connection.
+    fn back_off(&mut self) {
+        let next = Instant::now() + self.outage.failed();
         (self.check_at, self.not_before) = (Some(next), Some(next));
     }
 
-    /// Notes that the server works. Without answers, a lasting connection is the only proof.
+    /// Notes that the server works.
     fn proven(&mut self) {
         let wrote = self.connected.is_some_and(|(_, wrote)| wrote);
         if self.unproven.clear().is_some() && wrote {
@@ -314,6 +491,7 @@ impl<'a> Relay<'a> {
                 .reject(number, &waiting.batch, records, reason)
                 .await;
         }
+        self.finish_delivered();
     }
 
     async fn close(&mut self) {

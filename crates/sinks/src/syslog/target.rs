@@ -13,11 +13,11 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The port if the URL names none.
-    pub(super) fn port(&self) -> u16 {
-        match self.tls {
+    /// `host:port`; `None` for a path.
+    pub(super) fn address(&self) -> Option<String> {
+        self.url.address(match self.tls {
             Some(_) => 6514,
             None => 514,
-        }
+        })
     }
 }

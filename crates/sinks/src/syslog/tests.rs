@@ -1,8 +1,8 @@
 //! Tests with servers that read, that close connections, and that are down.
 
 use std::{
-    io::Read,
-    net::{TcpListener, UdpSocket},
+    io::{Read, Write},
+    net::{TcpListener, TcpStream, UdpSocket},
     os::unix::net::{UnixDatagram, UnixListener},
     sync::Mutex,
     time::Duration,
@@ -244,6 +244,135 @@ fn a_unix_stream_is_framed_like_tcp() {
     assert!(server.join().unwrap().ends_with("- - - one"));
 }
 
+/// Reads at most `bytes` bytes, or until the stream ends.
+fn read_some(stream: &mut TcpStream, bytes: usize) -> Vec<u8> {
+    let mut text = Vec::new();
+    let _ = stream.take(bytes as u64).read_to_end(&mut text);
+    text
+}
+
+/// The texts of whole lines.
+fn texts(lines: &[u8]) -> Vec<String> {
+    let end = lines.iter().rposition(|byte| *byte == b'\n');
+    let lines = String::from_utf8_lossy(&lines[..end.unwrap_or(0)]).into_owned();
+    let text = |line: &str| line.split_once("- - - ").unwrap().1.to_owned();
+    lines.lines().map(text).collect()
+}
+
+fn numbered(records: usize) -> String {
+    (0..records)
+        .map(|n| format!("{n:06} {}\n", "x".repeat(90)))
+        .collect()
+}
+
+#[test]
+fn a_server_that_takes_no_connection_for_long_takes_no_record_and_gets_all_when_it_works() {
+    // The first bytes of a TLS server's answer to text, a reset with unread bytes, an orderly end, and an end before anything is read.
+    let refuse: [fn(&mut TcpStream); 4] = [
+        |stream| {
+            read_some(stream, 5);
+            let _ = stream.write_all(&[0x15, 3, 3, 0, 2, 2, 70]);
+        },
+        |stream| drop(read_some(stream, 1)),
+        |stream| {
+            stream
+                .set_read_timeout(Some(Duration::from_millis(50)))
+                .unwrap();
+            read_some(stream, 1 << 20);
+        },
+        |_| (),
+    ];
+    for (number, refuse) in refuse.into_iter().enumerate() {
+        let (listener, options) = listener(r#", "framing": "lines""#);
+        let upstream = Upstream::durable(7);
+        for part in 0..4 {
+            let text = numbered(40_000);
+            let lines: String = text
+                .split_inclusive('\n')
+                .skip(part * 10_000)
+                .take(10_000)
+                .collect();
+            upstream.put(packed("t", &lines), false);
+        }
+        upstream.close();
+        let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+        let reporter = rig.context.reporter.clone();
+        let settled = upstream.clone();
+        let server = std::thread::spawn(move || {
+            let since = std::time::Instant::now();
+            while since.elapsed() < Duration::from_secs(2) {
+                let (mut stream, _) = listener.accept().unwrap();
+                refuse(&mut stream);
+            }
+            assert_eq!(settled.settled(), 0, "case {number}");
+            assert_eq!(reporter.conditions().len(), 1, "case {number}");
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut text = Vec::new();
+            stream.read_to_end(&mut text).unwrap();
+            texts(&text)
+        });
+        block_on(rig.run()).unwrap();
+        let got = server.join().unwrap();
+        let expected: Vec<String> = numbered(40_000).lines().map(str::to_owned).collect();
+        assert!(got == expected, "case {number}: {} records", got.len());
+        assert_eq!(rig.meter("records_in_doubt"), 0, "case {number}");
+        assert_eq!(rig.context.reporter.conditions(), [], "case {number}");
+    }
+}
+
+#[test]
+fn a_server_that_resets_each_connection_after_some_bytes_loses_no_record() {
+    let (listener, options) = listener(r#", "framing": "lines""#);
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", &numbered(4000)), false);
+    upstream.close();
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    let server = std::thread::spawn(move || {
+        let (mut seen, mut connections) = (std::collections::BTreeSet::new(), 0);
+        while seen.len() < 4000 {
+            let (mut stream, _) = listener.accept().unwrap();
+            connections += 1;
+            // The end with unread bytes resets the connection.
+            seen.extend(texts(&read_some(&mut stream, 150_000)));
+        }
+        connections
+    });
+    block_on(rig.run()).unwrap();
+    let connections = server.join().unwrap();
+    assert!((3..20).contains(&connections), "{connections} connections");
+}
+
+#[test]
+fn a_datagram_that_no_socket_receives_is_sent_again_while_the_server_has_not_proven_itself() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    drop(socket);
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", &numbered(2000)), false);
+    let options =
+        format!(r#"{{"url": "udp://{address}", "retry": {{"first": "10ms", "max": "20ms"}}}}"#);
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    let (reporter, settled) = (rig.context.reporter.clone(), upstream.clone());
+    let server = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(settled.settled(), 0);
+        assert_eq!(reporter.conditions().len(), 1);
+        let socket = UdpSocket::bind(address).unwrap();
+        settled.close();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        let mut bytes = [0; 1024];
+        // A full buffer drops some of the datagrams.
+        (0..2000)
+            .filter(|_| socket.recv(&mut bytes).is_ok())
+            .count()
+    });
+    block_on(rig.run()).unwrap();
+    let got = server.join().unwrap();
+    assert!(got > 100, "{got}");
+}
+
 #[test]
 fn records_are_rejected_if_no_server_accepts_them_in_time() {
     let (listener, _) = listener("");
@@ -305,20 +434,24 @@ fn wrong_options_are_reported_by_name() {
 fn it_keeps_the_contract_of_sinks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    // A Unix stream can be read as soon as it is written, so nothing is in flight when the check calls `arrived`.
     let listener = UnixListener::bind(&path).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let received = Mutex::new((Vec::new(), String::new()));
+    // What a Unix stream has not read is not settled, so a thread reads all the time.
+    let received = Arc::new(Mutex::new(String::new()));
+    let reading = received.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, reading) = (stream.unwrap(), reading.clone());
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                    let mut text = reading.lock().unwrap();
+                    text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+                }
+            });
+        }
+    });
     let arrived = move || {
-        let (streams, text) = &mut *received.lock().unwrap();
-        while let Ok((stream, _)) = listener.accept() {
-            stream.set_nonblocking(true).unwrap();
-            streams.push(stream);
-        }
-        for stream in streams {
-            // Reads what has arrived. The error (`WouldBlock`) only means that more may follow.
-            let _ = stream.read_to_string(text);
-        }
+        let text = received.lock().unwrap();
         text.split("- - - ").map(str::to_owned).collect()
     };
     let options = format!(r#"{{"url": "unix://{}"}}"#, path.display());

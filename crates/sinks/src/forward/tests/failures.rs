@@ -365,7 +365,7 @@ fn records_that_no_server_takes_in_time_leave_by_the_rejected_port() {
 }
 
 #[test]
-fn without_acks_a_chunk_after_a_broken_connection_is_sent_on_the_next_one() {
+fn without_acks_what_a_new_connection_may_have_lost_is_sent_again_on_the_next_one() {
     local(async {
         let server = Server::start(first(Act::StoreAndClose)).await;
         let upstream = Upstream::memory();
@@ -375,12 +375,17 @@ fn without_acks_a_chunk_after_a_broken_connection_is_sent_on_the_next_one() {
         );
         run_until(&mut rig, async {
             upstream.put(packed("t", "0\n"), true);
-            eventually(|| server.received().len() == 1 && server.connections() == 2).await;
+            eventually(|| server.received().len() == 2 && server.connections() == 2).await;
             upstream.put(packed("t", "1\n"), true);
-            server.has(2).await;
+            server.has(3).await;
         })
         .await;
-        assert_eq!(server.received()[1].messages(), ["1"]);
+        let got: Vec<_> = server
+            .received()
+            .iter()
+            .map(|chunk| chunk.messages())
+            .collect();
+        assert_eq!(got, [["0"], ["0"], ["1"]]);
     });
 }
 
@@ -418,5 +423,7 @@ fn without_acks_a_server_that_closes_each_connection_does_not_swallow_all_chunks
         let pause = tokio::time::sleep(Duration::from_millis(500));
         run_until(&mut rig, pause).await;
         assert!(server.connections() <= 4, "{}", server.connections());
+        assert_eq!(upstream.settled(), 0);
+        assert_eq!(rig.context.reporter.conditions().len(), 1);
     });
 }
