@@ -40,6 +40,10 @@ pub trait Source: Send {
     fn is_replaceable(&self) -> bool {
         true
     }
+    /// What it drops on purpose of what its peers send, and how this is counted, for `explain`.
+    fn drops(&self) -> &'static [&'static str] {
+        &[]
+    }
     /// The largest message that it accepts from a peer, in bytes (`limits.frame`), for the command `check`. `None`: it has no peers.
     fn message_bytes_max(&self) -> Option<usize> {
         None

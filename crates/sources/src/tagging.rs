@@ -57,6 +57,7 @@ impl Tagging {
                 let record = TimedRecord {
                     time: Time::now(),
                     record: Record::None,
+                    metadata: &[],
                 };
                 let mut tag = Vec::new();
                 match Renderer::text(template, TimeZone::UTC).render(shared, record, &mut tag) {

@@ -9,7 +9,7 @@ use millstream_wire::{
     msgpack::{self, Reader, entry_head, write_array_len, write_map_len, write_str, write_time},
     record::MESSAGE,
 };
-use vrl::value::{KeyString, Value};
+use vrl::value::{KeyString, ObjectMap, Value};
 
 use crate::{decode, decode::Undecodable, encode, encode::TooDeep, fields::Fields};
 
@@ -160,6 +160,15 @@ impl Layout {
     /// The event time, or the receive time if the record has no event time.
     pub fn time(&self) -> Time {
         self.time
+    }
+
+    /// Decodes the metadata beside the time; `None` if the record has none.
+    pub fn metadata(&self, body: &Bytes) -> Result<Option<ObjectMap>, Undecodable> {
+        let head = body.get(self.head.clone()).unwrap_or_default();
+        let Some(metadata) = nested_metadata(head) else {
+            return Ok(None);
+        };
+        decode::record(&body.slice_ref(metadata), 0).map(Some)
     }
 
     /// The bytes of the record, without time and newline.

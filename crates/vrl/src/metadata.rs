@@ -1,4 +1,5 @@
-//! The values of the batch as a program in VRL sees them: `%tag`, `%host`, `%time`, `%kubernetes.pod`, ...
+//! The values of the batch as a program in VRL sees them: `%tag`, `%host`, `%time`, `%kubernetes.pod`, ... And `%metadata`, the
+//! metadata beside the time of a record, which Fluent Bit sends.
 //!
 //! A program may set `%tag`, `%host` and `%time`. The compiler refuses every other assignment.
 
@@ -18,13 +19,16 @@ use vrl::{
 /// The values that a program may set.
 const MUTABLE: [&str; 3] = ["tag", "host", "time"];
 
+/// The name of a record's own metadata.
+pub(crate) const OWN: &str = "metadata";
+
 /// The top-level names of all values that a program may use.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let of_batch = VALUE_NAMES.iter().map(|name| {
         let (first, _) = name.split_once('.').unwrap_or((name, ""));
         first
     });
-    MUTABLE.into_iter().chain(of_batch)
+    MUTABLE.into_iter().chain([OWN]).chain(of_batch)
 }
 
 /// Returns the type of `%` for the compiler. The type allows every name. `unknown_values` reports names that no source sets.
@@ -47,6 +51,8 @@ pub(crate) fn kind() -> Kind {
         let kind = Kind::object(Collection::from(children)).or_undefined();
         all.insert(parent.into(), kind);
     }
+    let own = Kind::object(Collection::any()).or_undefined();
+    all.insert(OWN.into(), own);
     all.insert("tag".into(), Kind::bytes());
     all.insert("time".into(), Kind::timestamp());
     Kind::object(Collection::from(all))
@@ -118,6 +124,17 @@ impl Metadata {
                 }
             }
         }
+    }
+
+    /// Sets the record's own metadata; `None` if it has none.
+    pub fn set_own(&mut self, own: Option<ObjectMap>) {
+        let Some(map) = self.current.as_object_mut() else {
+            return;
+        };
+        match own {
+            Some(own) => map.insert(OWN.into(), Value::Object(own)),
+            None => map.remove(OWN),
+        };
     }
 
     pub fn value(&self) -> &Value {

@@ -6,7 +6,7 @@ use vrl::{
     value::KeyString,
 };
 
-use crate::fields::Fields;
+use crate::{fields::Fields, metadata};
 
 /// The parts of a record and its batch that must be decoded to values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     pub is_whole: bool,
     /// Whether the program reads or sets values of the batch (`%tag`).
     pub uses_metadata: bool,
+    /// Whether the program reads `%metadata`.
+    pub uses_own_metadata: bool,
     /// Whether the program reads `%time`.
     pub uses_time: bool,
     /// Whether the program assigns `%tag`.
@@ -39,7 +41,9 @@ impl Plan {
                 },
                 PathPrefix::Metadata => {
                     plan.uses_metadata = true;
-                    plan.uses_time |= top(path).is_none_or(|name| name.as_str() == "time");
+                    let reads = |wanted| top(path).is_none_or(|name| name.as_str() == wanted);
+                    plan.uses_time |= reads("time");
+                    plan.uses_own_metadata |= reads(metadata::OWN);
                 }
             }
         }

@@ -123,6 +123,10 @@ impl Record {
             let time = self.plan.uses_time.then(|| self.layout.time());
             self.metadata.reset(time);
         }
+        if self.plan.uses_own_metadata {
+            let own = self.layout.metadata(&self.body)?;
+            self.metadata.set_own(own);
+        }
         self.random.reset();
         self.read = Value::Integer(0);
         Ok(())

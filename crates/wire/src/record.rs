@@ -31,6 +31,8 @@ pub struct TimedRecord<'a> {
     pub time: Time,
     /// The record.
     pub record: Record<'a>,
+    /// The map of metadata beside the time, at the start of these bytes; empty if there is none.
+    pub metadata: &'a [u8],
 }
 
 /// The value of a field, as a slice of the body.
@@ -91,6 +93,7 @@ impl<'a> Iterator for Events<'a> {
                 TimedRecord {
                     time: self.received,
                     record: Record::Line(rest.get(..length)?),
+                    metadata: &[],
                 }
             }
             Encoding::Packed => {
@@ -103,6 +106,7 @@ impl<'a> Iterator for Events<'a> {
                 TimedRecord {
                     time: head.time.unwrap_or(self.received),
                     record: Record::Packed(self.body.get(head.record..)?),
+                    metadata: head.metadata(self.body),
                 }
             }
         };
@@ -134,6 +138,13 @@ impl FieldPath {
     pub fn top(name: &str) -> Self {
         Self {
             parts: Arc::new([name.into()]),
+        }
+    }
+
+    /// The path with no part: all of a map.
+    pub(crate) fn all() -> Self {
+        Self {
+            parts: Arc::new([]),
         }
     }
 

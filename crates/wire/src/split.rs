@@ -148,6 +148,7 @@ impl Splitter {
             let timed = TimedRecord {
                 time: head.time.unwrap_or(batch.received),
                 record: Record::Packed(body.get(head.record..).unwrap_or_default()),
+                metadata: head.metadata(body),
             };
             let hash = self.hash_of(batch, timed, Some(value));
             places.add(hash, end);

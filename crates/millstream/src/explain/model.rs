@@ -110,6 +110,8 @@ pub struct Source {
     pub node: usize,
     /// Its promise.
     pub promise: Promise,
+    /// What it drops on purpose.
+    pub drops: &'static [&'static str],
     /// The channels that must keep a batch before the source answers.
     pub kept_by: Vec<usize>,
     /// The sinks that must settle a batch before the source answers.
@@ -173,6 +175,7 @@ impl Explained {
             explained.sources.push(Source {
                 node,
                 promise,
+                drops: source.source.drops(),
                 kept_by,
                 settled_by,
             });

@@ -37,6 +37,7 @@ pub fn render(explained: &Explained) -> String {
     section("WHEN A SENDER GETS ITS ANSWER", answers(explained));
     section("IF A SINK CANNOT WRITE", stops(explained));
     section("RECORDS THAT ARE REJECTED", rejected(explained));
+    section("WHAT IS DROPPED", dropped(explained));
     out
 }
 
@@ -234,6 +235,16 @@ fn behind_channel(explained: &Explained, sink: usize, channel: usize) -> String 
         }
     };
     format!("{name} keeps new records. When {name} is full, {feeders} {wait}.{others}")
+}
+
+/// What each source drops on purpose.
+fn dropped(explained: &Explained) -> String {
+    let rows = explained.sources.iter().flat_map(|source| {
+        let name = &explained.nodes[source.node].name;
+        let row = move |what: &&str| vec![name.clone(), (*what).to_owned()];
+        source.drops.iter().map(row)
+    });
+    columns(2, &rows.collect::<Vec<_>>(), &[])
 }
 
 /// Where rejected records go.

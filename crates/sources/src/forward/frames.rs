@@ -9,7 +9,10 @@ use millstream_record::{Claim, Encoding, Tag};
 use millstream_sys::checksum::crc32c;
 use millstream_wire::{
     compression::Codec,
-    forward::{Check, Compressed, Form, Frame, Options, Signal, message_head, sift, write_timed},
+    forward::{
+        Check, Compressed, Form, Frame, Options, Signal, message_head, sift, sifted_bytes_max,
+        write_timed,
+    },
     msgpack::{Reader, Shape, is_nested},
 };
 
@@ -45,6 +48,9 @@ pub(super) struct Payload {
 /// Handles a frame. `input` starts with its bytes.
 pub(super) async fn frame(out: &mut Outgoing, frame: &Frame<'_>, input: &[u8]) -> Result<(), End> {
     out.acks.note(frame.options.chunk);
+    if frame.options.signal != Signal::Logs {
+        return drop_signal(out, frame.options.chunk).await;
+    }
     let (encoding, plain) = match frame.form {
         Form::Message(shape) => return message(out, frame, shape, input).await,
         Form::Forward(_) => (Encoding::Packed, true),
@@ -86,6 +92,12 @@ async fn message(
     input: &[u8],
 ) -> Result<(), End> {
     let chunk = frame.options.chunk;
+    if shape == Shape::Mark {
+        // It begins or ends a group of Fluent Bit, and is no record.
+        out.flush().await;
+        out.acks.answer(Vec::new(), chunk).await;
+        return Ok(());
+    }
     if shape == Shape::Misfit {
         out.flush().await;
         let tag = out.tag(frame.tag);
@@ -132,7 +144,6 @@ async fn alone(
     let mut options = frame.options.clone();
     if let Form::Forward(_) = frame.form {
         options.compressed = Default::default();
-        options.signal = Default::default();
     }
     let claim = out.service.context.pool.claim(0);
     let payload = Payload {
@@ -165,6 +176,19 @@ pub(super) async fn misfit(out: &mut Outgoing, value: &[u8], chunk: Option<&[u8]
     out.reject_whole(Tag::from(""), value, reason, chunk).await;
 }
 
+/// Drops a frame of metrics, traces or another signal that is not logs: counts and acks it. Such a frame has no records. If it left by
+/// the port `rejected`, it would fill the store of rejected records, and then also hold up the logs of its connection.
+#[cold]
+async fn drop_signal(out: &mut Outgoing, chunk: Option<&[u8]>) -> Result<(), End> {
+    out.flush().await;
+    let service = &out.service;
+    service.meters.frames_dropped.add(1);
+    let text = "a sender sends metrics or traces of Fluent Bit, which are dropped: let only logs match its output";
+    service.context.reporter.warn("signal", text);
+    out.acks.answer(Vec::new(), chunk).await;
+    Ok(())
+}
+
 /// Sends a payload once its options are known. The gathered batch must have been sent before.
 pub(super) async fn deliver(
     out: &mut Outgoing,
@@ -174,10 +198,7 @@ pub(super) async fn deliver(
     out.acks.note(options.chunk);
     let (encoding, body) = (payload.encoding, payload.body);
     if options.signal != Signal::Logs {
-        let reason = "metrics or traces of Fluent Bit are not records";
-        out.reject_whole(payload.tag, &body, reason, options.chunk)
-            .await;
-        return Ok(());
+        return drop_signal(out, options.chunk).await;
     }
     let codec = match options.compressed {
         Compressed::No => None,
@@ -216,7 +237,7 @@ pub(super) async fn deliver(
     Ok(())
 }
 
-/// Handles a payload with faults: sends the good records, rejects the rest, then acks the payload.
+/// Handles a payload with faults or with groups of Fluent Bit: sends the good records, rejects faults, then acks the payload.
 async fn sort(
     out: &mut Outgoing,
     (tag, encoding): (Tag, Encoding),
@@ -231,7 +252,16 @@ async fn sort(
     let mut bad = Bytes::new();
     let mut misfits = 0;
     if encoding == Encoding::Packed && content.check.misfits() > 0 {
-        let mut sifted = out.memory(end, claim).await?;
+        // The metadata of a group are repeated in each of its records.
+        let (bytes, bytes_max) = (sifted_bytes_max(&good), out.service.decompressed_bytes_max);
+        if bytes > bytes_max.max(end) {
+            let reason =
+                format!("its groups have more than {bytes_max} bytes (limits.decompressed)");
+            out.reject_whole(tag, received, &reason, options.chunk)
+                .await;
+            return Ok(());
+        }
+        let mut sifted = out.memory(bytes, claim).await?;
         let mut misfit = out.service.context.pool.take(end);
         let received = options.received.unwrap_or(out.now);
         let counts = sift(&good, received, &mut sifted, &mut misfit);

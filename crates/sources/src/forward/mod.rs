@@ -141,6 +141,12 @@ impl Source for Forward {
         }
     }
 
+    fn drops(&self) -> &'static [&'static str] {
+        &[
+            "metrics, traces and other signals of Fluent Bit that are not logs: acked, counted in `frames_dropped`, and dropped",
+        ]
+    }
+
     fn message_bytes_max(&self) -> Option<usize> {
         Some(self.config.limits.frame.as_usize())
     }

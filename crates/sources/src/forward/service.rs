@@ -57,6 +57,7 @@ pub(super) struct ForwardMeters {
     pub(super) connections_refused: Meter,
     pub(super) unauthenticated: Meter,
     pub(super) frames_cut: Meter,
+    pub(super) frames_dropped: Meter,
     pub(super) values_skipped: Meter,
 }
 
@@ -70,6 +71,7 @@ impl ForwardMeters {
             connections_refused: meters.counter("connections_refused"),
             unauthenticated: meters.counter("connections_unauthenticated"),
             frames_cut: meters.counter("frames_cut"),
+            frames_dropped: meters.counter("frames_dropped"),
             values_skipped: meters.counter("values_skipped"),
         }
     }

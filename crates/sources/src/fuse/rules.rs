@@ -146,6 +146,7 @@ impl CopyPath {
         let record = TimedRecord {
             time: Time::now(),
             record: Record::None,
+            metadata: &[],
         };
         let mut out = Vec::new();
         // The names of values in the template were checked at the start, so no value can be missing.

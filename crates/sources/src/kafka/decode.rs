@@ -89,7 +89,7 @@ fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
     }
     match entry_shape(value) {
         Shape::Misfit => Ok((value, time)),
-        Shape::Good | Shape::Timeless => {
+        Shape::Good | Shape::Timeless | Shape::Mark => {
             let head = entry_head(value, 0).map_err(|_| "it is not an entry".to_owned())?;
             let map = value.get(head.record..).unwrap_or_default();
             Ok((map, head.time.unwrap_or(time)))

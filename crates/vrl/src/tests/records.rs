@@ -389,3 +389,36 @@ fn conditions_match_and_fail_on_single_records() {
     assert_eq!(matches("length(.) == 2", r#"{"a":1,"b":2}"#), Ok(true));
     assert!(matches("to_int!(.ms) > 5", r#"{"ms":[]}"#).is_err());
 }
+
+#[test]
+fn metadata_beside_the_time_can_be_read_and_stay_with_the_record() {
+    let mut body = Vec::new();
+    for name in ["a", "b"] {
+        // [[7, {"otlp": {"x": name}}], {"n": 1}]
+        body.extend_from_slice(b"\x92\x92\x07\x81\xa4otlp\x81\xa1x");
+        write_str(&mut body, name.as_bytes());
+        body.extend_from_slice(b"\x81\xa1n\x01");
+    }
+    // An entry without metadata.
+    body.extend_from_slice(b"\x92\x07\x81\xa1n\x01");
+    let whole = body.len();
+    let batch = batch(Encoding::Packed, body, 3);
+    let mut remap = Remap::new(&compile(".x = %metadata.otlp.x; .all = %metadata"));
+    remap.begin(&batch, 0);
+    let mut out = Vec::new();
+    let mut start = 0;
+    while start < whole {
+        assert_eq!(remap.run(start, &mut out), Outcome::Written(1));
+        start = remap.next();
+    }
+    assert_eq!(
+        records(&out),
+        [
+            r#"{"n":1,"x":"a","all":{"otlp":{"x":"a"}}}"#,
+            r#"{"n":1,"x":"b","all":{"otlp":{"x":"b"}}}"#,
+            r#"{"n":1,"x":null,"all":null}"#,
+        ]
+    );
+    assert!(out.starts_with(&batch.body[..14]), "the metadata stay");
+    assert!(crate::Program::compile("%metadata.x = 1", &Options::default()).is_err());
+}

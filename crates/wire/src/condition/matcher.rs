@@ -229,6 +229,7 @@ impl Matcher {
                 let record = TimedRecord {
                     time: batch.received,
                     record: Record::Line(line),
+                    metadata: &[],
                 };
                 each(start..end, record, self.line(line));
                 start = end;
@@ -242,6 +243,7 @@ impl Matcher {
             let record = TimedRecord {
                 time: head.time.unwrap_or(batch.received),
                 record: Record::Packed(body.get(head.record..).unwrap_or_default()),
+                metadata: head.metadata(body),
             };
             each(start..end, record, condition);
             start = end;

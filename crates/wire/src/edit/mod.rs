@@ -223,9 +223,11 @@ impl Edit {
         let head = msgpack::entry_head(body, start).map_err(|_| Reason::Malformed)?;
         // The head of the entry, including its metadata, stays unchanged.
         room.bytes(body.get(start..head.record).unwrap_or_default());
+        let whole = body;
         let timed = |body, head: Head| TimedRecord {
             time: head.time.unwrap_or(batch.received),
             record: Record::Packed(body),
+            metadata: head.metadata(whole),
         };
         let Some(first) = &mut self.first else {
             let map = body.get(head.record..).unwrap_or_default();

@@ -10,8 +10,8 @@ use crate::{
         Reader, write_array_len, write_bool, write_f64, write_int, write_map_len, write_nil,
         write_str, write_uint,
     },
-    record::{FieldPath, Record, TimedRecord, Value},
-    template::{Depends, Missing, Renderer, Shared, Single, Template, Unix},
+    record::{Record, TimedRecord, Value},
+    template::{Depends, Missing, Place, Renderer, Shared, Single, Template, Unix},
 };
 
 /// The values of an edit, in the order in which `set` lists the fields.
@@ -37,9 +37,9 @@ struct Pieces {
 #[derive(Clone, Debug)]
 enum Piece {
     Bytes(Vec<u8>),
-    /// Copies a field with its type. Holds the path of the field, the encoded default that is written if the field is
+    /// Copies a field with its type. Holds the place of the field, the encoded default that is written if the field is
     /// missing, and the name of the field for errors.
-    Field(FieldPath, Option<Box<[u8]>>, Arc<str>),
+    Field(Place, Option<Box<[u8]>>, Arc<str>),
     Unix(Unix),
     Text(Box<Renderer>),
 }
@@ -76,6 +76,7 @@ impl Values {
         let none = TimedRecord {
             time: millstream_record::Time(0),
             record: Record::None,
+            metadata: &[],
         };
         self.render(|depends| depends <= Depends::Batch, shared, none)?;
         self.of_batch = self.encoded.len();
@@ -152,13 +153,13 @@ impl Pieces {
         self.depends = self.depends.max(template.depends());
         self.pieces.push(match template.single() {
             Single::Unix(unit) => Piece::Unix(unit),
-            Single::Field(path, default) => {
+            Single::Field(place, default) => {
                 let default = default.map(|default| {
                     let mut encoded = Vec::new();
                     write_str(&mut encoded, default.as_bytes());
                     encoded.into()
                 });
-                Piece::Field(path.clone(), default, path.to_string().into())
+                Piece::Field(place.clone(), default, place.to_string().into())
             }
             Single::Time | Single::No => {
                 Piece::Text(Box::new(Renderer::text(template, zone.clone())))
@@ -195,9 +196,9 @@ impl Piece {
                 renderer.render(shared, record, text)?;
                 write_str(out, text);
             }
-            Self::Field(path, default, name) => {
+            Self::Field(place, default, name) => {
                 let missing = || Missing { name: name.clone() };
-                let found = path.find(record.record);
+                let found = place.find(record);
                 let found = found.filter(|value| default.is_none() || !value.is_nil());
                 match (found, default) {
                     (Some(Value::Line(line)), _) => write_str(out, line),

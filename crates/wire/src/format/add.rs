@@ -23,10 +23,10 @@ use crate::{
     json::{self, InvalidUtf8, append_string},
     lines::str_head,
     msgpack::{self, write_int, write_str},
-    record::{FieldPath, TimedRecord, Value},
+    record::{TimedRecord, Value},
     rfc3339::Rfc3339,
     room::Room,
-    template::{Depends, Missing, Renderer, Shared, Single, Template, Unix, write_number},
+    template::{Depends, Missing, Place, Renderer, Shared, Single, Template, Unix, write_number},
 };
 
 /// The maximum number of fields that can be added. The fields of `add` that a record already has are stored as the bits of a `u64`.
@@ -196,7 +196,7 @@ struct Field {
 enum Source {
     Time,
     Unix(Unix),
-    Field(FieldPath, Option<Box<str>>, Missing),
+    Field(Place, Option<Box<str>>, Missing),
     /// A text that is the same for all records of a batch: its renderer, its encoding for the current batch, and the missing
     /// value if the template needs one.
     Batch(Box<Renderer>, Vec<u8>, Option<Missing>),
@@ -357,8 +357,8 @@ impl Added {
                     _ => room.bytes(&self.text),
                 }
             }
-            Source::Field(path, default, missing) => {
-                let found = path.find(event.record);
+            Source::Field(place, default, missing) => {
+                let found = place.find(event);
                 let found = found.filter(|value| default.is_none() || !value.is_nil());
                 match (found, default) {
                     (Some(value), _) => copy(self.target, room, value, &mut self.scratch)?,
@@ -391,11 +391,11 @@ fn source(template: &Template, zone: &TimeZone, invalid_utf8: Option<InvalidUtf8
     match template.single() {
         Single::Time => Source::Time,
         Single::Unix(unit) => Source::Unix(unit),
-        Single::Field(path, default) => {
+        Single::Field(place, default) => {
             let missing = Missing {
-                name: path.to_string().into(),
+                name: place.to_string().into(),
             };
-            Source::Field(path.clone(), default.map(Into::into), missing)
+            Source::Field(place.clone(), default.map(Into::into), missing)
         }
         Single::No => {
             let renderer = Renderer::text(template, zone.clone()).invalid_utf8(invalid_utf8);

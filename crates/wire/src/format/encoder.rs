@@ -79,8 +79,17 @@ impl Mark {
             }
             Encoding::Packed => Record::Packed(batch.body.get(self.record..).unwrap_or_default()),
         };
+        let head = mp::entry_head(&batch.body, self.start);
+        let metadata = match (batch.encoding, head) {
+            (Encoding::Packed, Ok(head)) => head.metadata(&batch.body),
+            _ => &[],
+        };
         let time = self.time;
-        TimedRecord { time, record }
+        TimedRecord {
+            time,
+            record,
+            metadata,
+        }
     }
 }
 

@@ -42,6 +42,7 @@ impl<'a> Of<'a> {
         TimedRecord {
             time: self.received,
             record: Record::Line(line),
+            metadata: &[],
         }
     }
 
@@ -50,6 +51,7 @@ impl<'a> Of<'a> {
         TimedRecord {
             time: head.time.unwrap_or(self.received),
             record: Record::Packed(body.get(head.record..).unwrap_or_default()),
+            metadata: head.metadata(body),
         }
     }
 }

@@ -14,6 +14,8 @@
 //! heartbeat      nil                                     and `["", []]`
 //! ```
 //!
+//! Fluent Bit writes `[time, {metadata}]` instead of a time, and marks groups of records (`groups`).
+//!
 //! Known option keys (others are ignored; an option that is not a map counts as none):
 //!
 //! ```text
@@ -39,6 +41,7 @@ mod check;
 mod decode;
 mod encode;
 mod frame;
+mod groups;
 pub mod handshake;
 mod options;
 mod run;
@@ -54,7 +57,7 @@ pub use encode::{write_frame_head, write_options};
 pub use frame::{Form, Frame};
 pub use options::{Compressed, Options, Signal};
 pub use run::message_head;
-pub use sift::{Sifted, sift, write_timed};
+pub use sift::{Sifted, sift, sifted_bytes_max, write_timed};
 
 /// Ext type of a payload of lines, `L`.
 pub const LINES: i8 = 76;

@@ -28,7 +28,7 @@ pub enum Signal {
     /// Log events; also if the option map has no `fluent_signal`.
     #[default]
     Logs,
-    /// Metrics, traces or others: the payload does not consist of entries, so it is rejected as a whole.
+    /// Metrics, traces or others: the payload does not consist of entries.
     Other,
 }
 

@@ -1,8 +1,9 @@
-//! Separates the valid entries of a payload from misfits, which are values that are not entries. Only payloads with
-//! misfits need this.
+//! Separates the valid entries of a payload from misfits, which are values that are not entries, and removes the marks of groups. Only
+//! payloads with misfits, marks or entries without a time need this.
 
 use millstream_record::Time;
 
+use super::groups::Group;
 use crate::msgpack::{Reader, Shape, entry_shape, is_array, write_time};
 
 /// The numbers of sorted values.
@@ -15,15 +16,26 @@ pub struct Sifted {
 }
 
 /// Appends the valid entries of `payload` to `good` and all other values to `bad`. Both keep their order, and the values
-/// stay unchanged. An entry whose time is nil is appended to `good`, too, but gets the time `received`. Stops where the
-/// payload becomes unreadable, at [`Check::whole`](super::Check::whole).
+/// stay unchanged. An entry whose time is nil is appended to `good`, too, but gets the time `received`. The entries of a group get the
+/// metadata of the group, and its marks are removed. Stops where the payload becomes unreadable, at
+/// [`Check::whole`](super::Check::whole).
 pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8>) -> Sifted {
     let mut reader = Reader::new(payload);
     let mut sifted = Sifted::default();
+    let mut group = None;
     while let Ok(value) = reader.value() {
-        match entry_shape(value) {
-            Shape::Good => good.extend_from_slice(value),
-            Shape::Timeless => {
+        match (entry_shape(value), group) {
+            (Shape::Mark, _) => {
+                group = Group::of(value);
+                continue;
+            }
+            (shape @ (Shape::Good | Shape::Timeless), Some(group)) => {
+                let time = (shape == Shape::Timeless).then_some(received);
+                // Cannot fail: the value has the shape of an entry.
+                let _ = Group::write(group, value, time, good);
+            }
+            (Shape::Good, None) => good.extend_from_slice(value),
+            (Shape::Timeless, None) => {
                 let mut head = Reader::new(value);
                 // Cannot fail: the value has the shape of an entry, so it begins with an array.
                 let _ = head.array_len();
@@ -34,7 +46,7 @@ pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8
                     good,
                 );
             }
-            Shape::Misfit => {
+            (Shape::Misfit, _) => {
                 bad.extend_from_slice(value);
                 sifted.bad = sifted.bad.saturating_add(1);
                 continue;
@@ -43,6 +55,20 @@ pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8
         sifted.good = sifted.good.saturating_add(1);
     }
     sifted
+}
+
+/// The maximum number of bytes that [`sift`] appends to `good`, without the array markers and times that replace nil.
+pub fn sifted_bytes_max(payload: &[u8]) -> usize {
+    let mut reader = Reader::new(payload);
+    let (mut bytes, mut group) = (0_usize, None::<Group<'_>>);
+    while let Ok(value) = reader.value() {
+        if entry_shape(value) == Shape::Mark {
+            group = Group::of(value);
+        }
+        let more = group.map_or(0, Group::bytes_max);
+        bytes = bytes.saturating_add(value.len()).saturating_add(more);
+    }
+    bytes
 }
 
 /// Appends `pair`, which is a nil time (or `[nil, metadata]`) and a record ([`Shape::Timeless`]). The time `received` replaces nil.

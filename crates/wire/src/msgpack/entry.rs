@@ -18,6 +18,20 @@ pub struct Head {
     pub time: Option<Time>,
     /// The offset of the record, which is a map.
     pub record: usize,
+    /// The offset of the map of metadata beside the time; 0 if there is none.
+    pub metadata: usize,
+}
+
+impl Head {
+    /// The map of metadata beside the time, and all bytes that follow it; empty if there is none. `bytes`: those that this head was read
+    /// from.
+    #[inline]
+    pub fn metadata(self, bytes: &[u8]) -> &[u8] {
+        match self.metadata {
+            0 => &[],
+            at => bytes.get(at..).unwrap_or_default(),
+        }
+    }
 }
 
 /// The result of [`entry_shape`].
@@ -27,6 +41,8 @@ pub enum Shape {
     Good,
     /// `[nil, map]`: valid once nil is replaced by the receive time.
     Timeless,
+    /// `[[-1, map], map]` or `[[-2, map], map]`: begins or ends a group of Fluent Bit. It is no record.
+    Mark,
     /// Anything else.
     Misfit,
 }
@@ -77,6 +93,7 @@ pub fn pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
         return Ok(Head {
             time: Some(Time::from_parts(i64::from(seconds), nanos)),
             record: at + 10,
+            metadata: 0,
         });
     }
     any_pair_head(bytes, at)
@@ -85,6 +102,7 @@ pub fn pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
 #[cold]
 fn any_pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     let mut reader = Reader::at(bytes, at);
+    let mut metadata = 0;
     let time = if is_array(reader.peek()?) {
         if reader.array_len()? != 2 {
             return Err(ReadError::Type);
@@ -93,6 +111,7 @@ fn any_pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
         if !is_map(reader.peek()?) {
             return Err(ReadError::Type);
         }
+        metadata = reader.position();
         reader.skip()?;
         time
     } else {
@@ -104,6 +123,7 @@ fn any_pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     Ok(Head {
         time,
         record: reader.position(),
+        metadata,
     })
 }
 
@@ -120,10 +140,16 @@ pub fn pair_shape(pair: &[u8]) -> Shape {
 
 fn shape(head: Result<Head, ReadError>) -> Shape {
     match head {
+        Ok(head) if head.metadata > 0 && head.time.is_some_and(is_mark) => Shape::Mark,
         Ok(Head { time: Some(_), .. }) => Shape::Good,
         Ok(Head { time: None, .. }) => Shape::Timeless,
         Err(_) => Shape::Misfit,
     }
+}
+
+/// Whether a time stands for the begin (-1) or the end (-2) of a group. In an EventTime, the seconds are the lower 32 bits.
+fn is_mark(time: Time) -> bool {
+    matches!(time.seconds(), -2..=-1 | 0xffff_fffe..=0xffff_ffff)
 }
 
 fn entry_time(reader: &mut Reader<'_>) -> Result<Option<Time>, ReadError> {

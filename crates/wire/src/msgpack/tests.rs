@@ -128,7 +128,7 @@ fn walk_slowly(bytes: &[u8]) -> (Result<(), Malformed>, u32, u32, usize) {
             Ok(end) => {
                 match entry_shape(&bytes[whole..end]) {
                     Shape::Good => entries += 1,
-                    Shape::Timeless | Shape::Misfit => misfits += 1,
+                    Shape::Timeless | Shape::Mark | Shape::Misfit => misfits += 1,
                 }
                 whole = end;
             }

@@ -89,7 +89,9 @@ impl Walker {
         self.nested |= !matches!(entry, [0x92, time, ..] if !is_array(*time));
         match entry_shape(entry) {
             Shape::Good => self.entries = self.entries.saturating_add(1),
-            Shape::Timeless | Shape::Misfit => self.misfits = self.misfits.saturating_add(1),
+            Shape::Timeless | Shape::Mark | Shape::Misfit => {
+                self.misfits = self.misfits.saturating_add(1)
+            }
         }
         self.whole = self.at;
     }
@@ -100,7 +102,7 @@ impl Walker {
     }
 
     /// The number of complete values before [`Walker::whole`] that are not valid entries, including those whose time is
-    /// nil.
+    /// nil and the marks of groups.
     pub fn misfits(&self) -> u32 {
         self.misfits
     }

@@ -6,6 +6,7 @@
 //! {host|unknown}       with a default, used if the value is missing (or nil)
 //! {.field:json}        the field as JSON (text in quotes); also {tag:json}, {host:json}
 //! {record}             the whole record as a JSON object
+//! {metadata.a.b}       metadata beside the time, which Fluent Bit sends; {metadata}: all of it as a JSON object
 //! {time}               the event time: RFC 3339, nanoseconds, Z
 //! {time:unix_ms}       the event time as a number: unix, unix_ms, unix_us, unix_ns
 //! %Y-%m-%d %T.%9f %z   strftime of the event time, in the node's time zone
@@ -33,7 +34,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub(crate) use render::write_number;
 pub use render::{Missing, Renderer, Shared};
 
-use crate::record::FieldPath;
+use crate::record::{FieldPath, Record, TimedRecord, Value};
 
 /// A checked template. Clones share its text and its parts.
 #[derive(Clone)]
@@ -78,10 +79,10 @@ enum Part {
         name: Arc<str>,
         default: Option<Box<str>>,
     },
-    /// A field of the record.
+    /// A field of the record, or of its metadata.
     Field {
-        path: FieldPath,
-        /// The name to report in [`Missing`], with its dot.
+        place: Place,
+        /// The name to report in [`Missing`].
         name: Arc<str>,
         default: Option<Box<str>>,
     },
@@ -101,6 +102,39 @@ enum Part {
     /// The record as JSON.
     Record,
 }
+
+/// A field of the record or of the metadata beside its time.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Place {
+    path: FieldPath,
+    is_metadata: bool,
+}
+
+impl Place {
+    /// The value of the field; `None` if it is missing.
+    #[inline]
+    pub(crate) fn find<'a>(&self, event: TimedRecord<'a>) -> Option<Value<'a>> {
+        if !self.is_metadata {
+            return self.path.find(event.record);
+        }
+        match event.metadata {
+            [] => None,
+            map => self.path.find(Record::Packed(map)),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_metadata {
+            f.write_str(METADATA)?;
+        }
+        self.path.fmt(f)
+    }
+}
+
+/// The name of the metadata beside the time.
+const METADATA: &str = "metadata";
 
 /// Units of the time since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +188,11 @@ impl Template {
         match &*self.parts {
             [
                 Part::Field {
-                    path,
+                    place:
+                        Place {
+                            path,
+                            is_metadata: false,
+                        },
                     default: None,
                     ..
                 },
@@ -187,7 +225,7 @@ impl Template {
     /// of the value.
     pub(crate) fn single(&self) -> Single<'_> {
         match &*self.parts {
-            [Part::Field { path, default, .. }] => Single::Field(path, default.as_deref()),
+            [Part::Field { place, default, .. }] => Single::Field(place, default.as_deref()),
             [Part::Time] => Single::Time,
             [Part::Unix(unit)] => Single::Unix(*unit),
             _ => Single::No,
@@ -216,7 +254,7 @@ impl Part {
 
 /// The result of [`Template::single`]; `No` if the template does not consist of exactly one of these placeholders.
 pub(crate) enum Single<'a> {
-    Field(&'a FieldPath, Option<&'a str>),
+    Field(&'a Place, Option<&'a str>),
     Time,
     Unix(Unix),
     No,

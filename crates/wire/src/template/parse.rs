@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::{Zoned, fmt::strtime};
 
-use super::{Changes, Part, TemplateError, Unix};
+use super::{Changes, METADATA, Part, Place, TemplateError, Unix};
 use crate::record::FieldPath;
 
 pub(super) fn parts(text: &str) -> Result<Vec<Part>, TemplateError> {
@@ -86,7 +86,8 @@ impl<'a> Reader<'a> {
     /// Parses `{...}`.
     fn place(&mut self) -> Result<(), TemplateError> {
         let inner = self.text.get(self.at + 1..).unwrap_or_default();
-        if inner.starts_with('.') {
+        let behind = inner.strip_prefix(METADATA);
+        if inner.starts_with('.') || behind.is_some_and(|it| it.starts_with(['.', ':', '|', '}'])) {
             return self.field(inner);
         }
         let Some(end) = inner.find('}') else {
@@ -159,13 +160,23 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Parses `{.path}` or `{.path:json}`, both with an optional `|default`; `inner` begins after the brace.
+    /// Parses `{.path}` or `{.path:json}`, both with an optional `|default`, and the same after `metadata`; `inner` begins after the
+    /// brace.
     fn field(&mut self, inner: &str) -> Result<(), TemplateError> {
-        let (path, length) = FieldPath::read(inner).map_err(|error| TemplateError {
-            offset: self.at + 1 + error.offset,
-            message: error.message.into(),
-            help: "a field is `{.level}`, `{.user.id}` or `{.\"a.b\"}`".into(),
-        })?;
+        let behind = inner.strip_prefix(METADATA);
+        let (is_metadata, start) = (
+            behind.is_some(),
+            inner.len() - behind.unwrap_or(inner).len(),
+        );
+        let (path, length) = match behind {
+            Some(behind) if !behind.starts_with('.') => (FieldPath::all(), 0),
+            _ => FieldPath::read(behind.unwrap_or(inner)).map_err(|error| TemplateError {
+                offset: self.at + 1 + start + error.offset,
+                message: error.message.into(),
+                help: "a field is `{.level}`, `{.user.id}` or `{.\"a.b\"}`".into(),
+            })?,
+        };
+        let length = start + length;
         let rest = inner.get(length..).unwrap_or_default();
         let json = rest.strip_prefix(":json");
         let length = length + (rest.len() - json.unwrap_or(rest).len());
@@ -178,9 +189,10 @@ impl<'a> Reader<'a> {
                 return Err(self.error("a field that is not closed", "after the field comes `}` or `|` with a default; a part with other characters needs quotes"));
             }
         };
+        let place = Place { path, is_metadata };
         let part = Part::Field {
-            name: Arc::from(path.to_string()),
-            path,
+            name: Arc::from(place.to_string()),
+            place,
             default: default.map(Into::into),
         };
         self.part(as_form(part, json), end + 2);

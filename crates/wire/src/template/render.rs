@@ -191,12 +191,12 @@ impl Renderer {
                     write_value(value.as_bytes(), self.written, out);
                 }
                 Part::Field {
-                    path,
+                    place,
                     name,
                     default,
                 } => {
                     let missing = || Missing { name: name.clone() };
-                    let found = path.find(event.record);
+                    let found = place.find(event);
                     match (
                         found.filter(|value| default.is_none() || !value.is_nil()),
                         default,
@@ -229,6 +229,7 @@ impl Renderer {
         let event = TimedRecord {
             time: batch.received,
             record: Record::None,
+            metadata: &[],
         };
         self.render(batch.into(), event, out)
     }
@@ -279,10 +280,10 @@ fn json_part(
             value.ok_or_else(|| missing(name))?.as_bytes()
         }
         Part::Field {
-            path,
+            place,
             name,
             default,
-        } => match (path.find(event.record), default) {
+        } => match (place.find(event), default) {
             (Some(Value::Line(line)), _) => line,
             (Some(value @ Value::Packed(bytes)), default)
                 if default.is_none() || !value.is_nil() =>

@@ -36,7 +36,15 @@ fn run(
         values: &values,
     };
     let mut out = b"before".to_vec();
-    let result = renderer.render(shared, TimedRecord { time, record }, &mut out);
+    let result = renderer.render(
+        shared,
+        TimedRecord {
+            time,
+            record,
+            metadata: &[],
+        },
+        &mut out,
+    );
     let text = String::from_utf8(out.split_off(6)).unwrap();
     match result {
         Ok(()) => Ok(text),
@@ -309,4 +317,60 @@ fn no_value_changes_the_structure_of_a_url() {
         "/..%2F%3F%26%23%25%20%FF/x?q=..%2F%3F%26%23%25%20%FF"
     );
     assert_eq!(url(b".."), "/_/x?q=_");
+}
+
+#[test]
+fn metadata_beside_the_time_are_rendered_like_fields() {
+    let mut packed = Vec::new();
+    let text = br#"{"otlp":{"severity_number":17},"resource":{"service.name":"shop"},"none":null}"#;
+    crate::json::to_msgpack(text, &mut packed).unwrap();
+    let with = |template: &str, metadata: &[u8]| {
+        let template = Template::parse(template).unwrap();
+        let mut renderer = Renderer::text(&template, TimeZone::UTC);
+        let (values, mut out) = (values(), Vec::new());
+        let shared = Shared {
+            tag: "t",
+            values: &values,
+        };
+        let event = TimedRecord {
+            time: TIME,
+            record: Record::Line(b"line"),
+            metadata,
+        };
+        let rendered = renderer.render(shared, event, &mut out);
+        rendered
+            .map(|()| String::from_utf8(out).unwrap())
+            .map_err(|missing| missing.name.to_string())
+    };
+    for (template, expected) in [
+        ("{metadata.otlp.severity_number}", "17"),
+        (
+            "{metadata.resource.\"service.name\"} {.message}",
+            "shop line",
+        ),
+        ("{metadata.resource.\"service.name\":json}", "\"shop\""),
+        ("{metadata.none|-}{metadata.other|x}", "-x"),
+        ("{metadata.otlp}", "{\"severity_number\":17}"),
+    ] {
+        assert_eq!(
+            with(template, &packed).as_deref(),
+            Ok(expected),
+            "{template}"
+        );
+    }
+    assert!(
+        with("{metadata}", &packed)
+            .unwrap()
+            .starts_with("{\"otlp\"")
+    );
+    assert_eq!(with("{metadata|}", &[]).as_deref(), Ok(""));
+    assert_eq!(with("{metadata.a.b}", &[]), Err("metadata.a.b".to_owned()));
+    assert_eq!(Template::parse("{metadata.a}").unwrap().field(), None);
+    assert_eq!(
+        Template::parse("{metadata.a}").unwrap().depends(),
+        Depends::Record
+    );
+    assert!(Template::parse("{metadata.}").is_err());
+    // Another name that begins in the same way is a value of the batch.
+    assert_eq!(Template::parse("{metadata_x}").unwrap().values().count(), 1);
 }

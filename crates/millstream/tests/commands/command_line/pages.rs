@@ -89,6 +89,10 @@ fn every_template_of_the_page_gives_the_result_beside_it() {
     let (record, _) = record.split_once('`').unwrap();
     let mut packed = Vec::new();
     to_msgpack(record.as_bytes(), &mut packed).unwrap();
+    let (_, beside) = page.split_once("with the metadata\n`").unwrap();
+    let (beside, _) = beside.split_once('`').unwrap();
+    let mut metadata = Vec::new();
+    to_msgpack(beside.as_bytes(), &mut metadata).unwrap();
     let mut values = Values::new();
     values.set("host", "web-1");
     let time: Timestamp = "2026-11-23T04:05:06.789012345Z".parse().unwrap();
@@ -105,6 +109,7 @@ fn every_template_of_the_page_gives_the_result_beside_it() {
         let event = TimedRecord {
             time,
             record: Record::Packed(&packed),
+            metadata: &metadata,
         };
         let mut out = Vec::new();
         let mut renderer = Renderer::text(&template, TimeZone::UTC);

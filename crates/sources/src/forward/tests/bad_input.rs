@@ -301,19 +301,40 @@ fn the_good_records_of_a_bad_payload_without_an_id_are_kept_immediately() {
 }
 
 #[test]
-fn metrics_of_fluent_bit_are_rejected() {
+fn metrics_and_traces_of_fluent_bit_are_dropped_and_acked_and_hold_up_no_logs() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();
-    let frame = [
-        &[0x93, 0xa1, b't', 0xa2, 0x80, 0x80, 0x82, 0xad][..],
-        b"fluent_signal\x01\xa5chunk\xa1m",
+    let frame = |payload: &[u8], signal: u8, id: u8| {
+        let mut frame = vec![0x93, 0xa1, b't'];
+        write_bin(&mut frame, payload);
+        frame.extend_from_slice(b"\x82\xadfluent_signal");
+        frame.extend_from_slice(&[signal, 0xa5]);
+        frame.extend_from_slice(b"chunk\xa1");
+        frame.push(id);
+        frame
+    };
+    // Payloads that would be records, that are none, and one that is announced before it is read.
+    let long = vec![0x80; 100_000];
+    let list = [
+        &[0x93, 0xa1, b't', 0x91, 0x92, 0x01, 0x80][..],
+        b"\x81\xadfluent_signal\x01",
     ]
     .concat();
-    write(&mut stream, &frame);
-    assert_eq!(read(&mut stream, 7), b"\x81\xa3ack\xa1m");
-    assert!(taken.is_empty());
-    assert_eq!(rejected(&server, 1)[0].1, [0x80, 0x80]);
+    let cases = [&entries(0..3)[..], b"\x80\x80", &long];
+    for (id, payload) in (b'a'..).zip(cases) {
+        write(&mut stream, &frame(payload, 1 + id % 2, id));
+        assert_eq!(
+            read(&mut stream, 7),
+            [b"\x81\xa3ack\xa1", &[id][..]].concat()
+        );
+    }
+    write(&mut stream, &list);
+    write(&mut stream, &message("t", 0, Some("x")));
+    expect_acks(&mut stream, &["x"]);
+    assert_eq!(body(&taken.records(1)), entries(0..1));
+    server.wait("frames_dropped", 4);
+    assert!(server.rejected.is_empty());
 }
 
 #[test]

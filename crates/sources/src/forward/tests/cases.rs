@@ -49,6 +49,55 @@ fn every_mode_is_kept_byte_for_byte_and_acked() {
 }
 
 #[test]
+fn the_groups_of_fluent_bit_become_metadata_and_their_marks_no_records() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    // [[-1, {}], {"resource": "r"}], [[1, {}], {"n": 1}], [[-2, {}], {}]
+    let begin = b"\x92\x92\xd7\x00\xff\xff\xff\xff\0\0\0\0\x80\x81\xa8resource\xa1r";
+    let record = b"\x92\x92\x01\x80\x81\xa1n\x01";
+    let end = b"\x92\x92\xd7\x00\xff\xff\xff\xfe\0\0\0\0\x80\x80";
+    let group = [&begin[..], record, end].concat();
+    let mut gzip = Vec::new();
+    compress(Codec::Gzip, &group, &mut gzip).unwrap();
+    let mut message = b"\x94\xa1t".to_vec();
+    message.extend_from_slice(&end[1..]);
+    message.extend_from_slice(&option(Some("c"), "text"));
+    write(&mut stream, &packed("t", &group, Some("a")));
+    write(&mut stream, &packed_as("t", &gzip, Some("b"), "gzip"));
+    write(&mut stream, &message);
+    write(
+        &mut stream,
+        &packed("t", &[&begin[..], end].concat(), Some("d")),
+    );
+    write(
+        &mut stream,
+        &packed("t", &[&group[..], &entry(5)].concat(), Some("e")),
+    );
+    expect_acks(&mut stream, &["a", "b", "c", "d", "e"]);
+    let one = b"\x92\x92\x01\x81\xa8resource\xa1r\x81\xa1n\x01";
+    let batches = taken.records(4);
+    assert_eq!(body(&batches), [&one.repeat(3)[..], &entry(5)].concat());
+    assert!(batches.iter().all(|batch| !batch.plain));
+    assert!(server.rejected.is_empty());
+}
+
+#[test]
+fn a_group_whose_metadata_would_fill_the_memory_is_rejected_as_a_whole() {
+    let taken = Taken::durable();
+    let server = serve(&taken, "limits: { decompressed: 1MiB }");
+    let mut stream = server.connect();
+    let mut group = b"\x92\x92\xd7\x00\xff\xff\xff\xff\0\0\0\0\x80\x81\xa1r".to_vec();
+    write_bin(&mut group, &[b'x'; 10_000]);
+    group.extend(b"\x92\x92\x01\x80\x80".repeat(1000));
+    write(&mut stream, &packed("t", &group, Some("a")));
+    write(&mut stream, &packed("t", &entry(1), Some("b")));
+    expect_acks(&mut stream, &["a", "b"]);
+    assert_eq!(body(&taken.records(1)), entry(1));
+    assert_eq!(records(&server.rejected.records(1)), 1);
+}
+
+#[test]
 fn a_batch_says_whether_its_records_are_without_metadata() {
     let taken = Taken::durable();
     let server = serve(&taken, "");

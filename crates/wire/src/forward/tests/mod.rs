@@ -1,6 +1,7 @@
 //! A connection without a socket, and the result of reading it.
 
 mod cases;
+mod groups;
 mod splits;
 
 use millstream_record::Encoding;
