@@ -63,6 +63,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<(Running, Reloader), F
         stop_sinks: stop_sinks.clone(),
         ends: ends_sender,
         started: started.clone(),
+        readings: Arc::default(),
         sources: 0,
     };
     let mut reloader = Reloader::new(graph, starter, launch.open_memory, nodes.clone());

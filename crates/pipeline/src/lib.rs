@@ -23,6 +23,7 @@ pub mod plan;
 pub mod processor;
 pub mod promise;
 mod pump;
+mod readings;
 pub mod reject;
 pub mod rejected;
 mod rejection_log;

@@ -36,6 +36,11 @@ pub trait Source: Send {
     fn values(&self) -> &'static [&'static str];
     /// Returns its promise to its peers. `durable`: a disk channel follows directly.
     fn promise(&self, durable: bool) -> Promise;
+    /// The kind of input that it reads, if another source of this kind may read the same input: `files`, `partitions`. If a reload ends
+    /// a source of a kind, sources of this kind that begin later wait for it (`readings.rs`). `None` for sources whose peers send.
+    fn reads(&self) -> Option<&'static str> {
+        None
+    }
     /// Whether a reload may replace it by another source of the same name. If false, a reload that changes its options is refused.
     fn is_replaceable(&self) -> bool {
         true

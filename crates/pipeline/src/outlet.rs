@@ -376,6 +376,18 @@ impl Outlet {
             .collect()
     }
 
+    /// The ids of the durable channels among the present destinations.
+    pub(crate) fn channel_ids(&self) -> Vec<u128> {
+        let wires = self.wires();
+        let channels = wires.channels();
+        channels.filter_map(Channel::id).collect()
+    }
+
+    /// The counter of the records of this port that are in flight. It does not keep the downstream channels open.
+    pub(crate) fn tally(&self) -> Arc<Tally> {
+        self.0.tally.clone()
+    }
+
     /// Whether every consumer is a durable channel.
     pub fn is_durable(&self) -> bool {
         self.wires().is_durable()

@@ -20,6 +20,7 @@ use crate::{
     meters::Meters,
     node::{Placement, Sink, SinkContext, Source, SourceContext},
     outlet::{Feed, Outlet},
+    readings::Readings,
     report::Reporter,
     seat::Seat,
     started::Started,
@@ -44,6 +45,7 @@ pub(crate) struct Starter {
     /// For each task that ends: whether it was a source, and how it ended.
     pub(crate) ends: mpsc::Sender<(bool, End)>,
     pub(crate) started: Arc<Started>,
+    pub(crate) readings: Arc<Readings>,
     /// The number of sources started so far, which spreads them over the data threads.
     pub(crate) sources: usize,
 }
@@ -163,12 +165,13 @@ impl Starter {
         };
         let reporter = context.reporter.clone();
         let ending = Ending::new(&self.ends, true, &state, &reporter);
+        let readings = self.readings.clone();
         let run = async move || {
             let _running = running;
             if let Some(mut before) = before {
                 before.stopped().await;
             }
-            let end = supervise::source(source, seat, context, state).await;
+            let end = supervise::source(source, seat, context, state, readings).await;
             ending.report(end).await;
         };
         let thread = self.sources % self.threads.count();

@@ -24,6 +24,7 @@ mod processors;
 mod program;
 mod reload;
 mod reload_nodes;
+mod renamed_sources;
 mod restarts;
 mod slow_disk;
 mod stops;

@@ -313,6 +313,7 @@ impl Reloader {
                 seats.for_each(|seat| seat.replace(sink.sink.clone()));
             }
         }
+        self.starter.readings.leave(&difference.ending_sources());
         for bound in laid.sources {
             let name = bound.context.name.clone();
             if let Some(seated) = self.sources.get(&name)

@@ -210,6 +210,7 @@ impl Rig {
             stop_sinks: stop().0,
             ends: ends_sender,
             started: Arc::default(),
+            readings: Arc::default(),
             sources: 0,
         };
         let told = Told {

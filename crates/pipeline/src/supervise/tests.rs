@@ -141,7 +141,14 @@ async fn supervise_source(
         directory: "unused".into(),
     };
     let state = StateCell::new();
-    let end = source(Box::new(script.clone()), seat, context, state.clone()).await;
+    let end = source(
+        Box::new(script.clone()),
+        seat,
+        context,
+        state.clone(),
+        Arc::default(),
+    )
+    .await;
     (end, state.get())
 }
 

@@ -132,6 +132,7 @@ impl Source for Generate {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
+            context.outlet.until_kept(context.stop.clone()).await;
             let (run, settled) = match self.run.or_else(|| self.kept(&context)) {
                 Some(begun) => begun,
                 // A number that no recent run has used.

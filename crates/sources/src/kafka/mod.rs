@@ -120,6 +120,10 @@ impl Source for Kafka {
         })
     }
 
+    fn reads(&self) -> Option<&'static str> {
+        Some("partitions")
+    }
+
     fn values(&self) -> &'static [&'static str] {
         options::VALUES
     }

@@ -184,6 +184,10 @@ impl Source for Stdin {
         false
     }
 
+    fn reads(&self) -> Option<&'static str> {
+        Some("the standard input")
+    }
+
     fn values(&self) -> &'static [&'static str] {
         LOCAL_VALUES
     }

@@ -94,6 +94,10 @@ impl Source for Tail {
         })
     }
 
+    fn reads(&self) -> Option<&'static str> {
+        Some("files")
+    }
+
     fn values(&self) -> &'static [&'static str] {
         self.0.values()
     }
