@@ -22,7 +22,7 @@ use crate::{
     chain::{ChainChannel, ChainMaker, Next, NodeContext, ProcessorMeters, Swap},
     channel::Entry,
     failure::Failure,
-    meters::Meters,
+    meters::{Meters, NodeMeters},
     outlet::{Edge, Feed, Link, Outlet, WeakOutlet, Wires},
     plan::{ChainNode, ChainPlan, Plan, Route, RunSettings, Target},
     rejected::{self, Counts, NodeFiles, RejectedStore},
@@ -429,6 +429,14 @@ impl Graph {
             edges,
             log: Some(RejectionLog::new(node, to)),
         }
+    }
+
+    /// Returns a port by which records leave that are set aside (`probation`). They are kept in the files of `node`, even if another node
+    /// takes the records that `node` rejects: they could end the process there, too. `meters` are those of the consumer.
+    pub(crate) fn aside(&mut self, node: &Arc<str>, meters: &NodeMeters) -> Outlet {
+        let outlet = Outlet::new(Vec::new(), meters, true);
+        outlet.rewire(self.reject_wires(node, Vec::new()));
+        outlet
     }
 
     /// The files of the records that a node rejects.

@@ -18,6 +18,7 @@ use crate::{
     graph::Graph,
     meters::Meters,
     plan::Plan,
+    probation::Probation,
     rejected,
     reload::Reloader,
     running::{Nodes, Running},
@@ -64,6 +65,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<(Running, Reloader), F
         ends: ends_sender,
         started: started.clone(),
         readings: Arc::default(),
+        probation: Probation::new(&settings.data_dir),
         sources: 0,
     };
     let mut reloader = Reloader::new(graph, starter, launch.open_memory, nodes.clone());

@@ -20,6 +20,7 @@ use crate::{
     meters::Meters,
     node::{Placement, Sink, SinkContext, Source, SourceContext},
     outlet::{Feed, Outlet},
+    probation::{Gate, Path, Probation, Watched},
     readings::Readings,
     report::Reporter,
     seat::Seat,
@@ -27,7 +28,7 @@ use crate::{
     stop::{Stop, Stopper, stop},
     supervise::{self, End, StateCell},
     tags::TagFilter,
-    threads::{Threads, busy, own_thread},
+    threads::{Threads, busy, own_thread_observed},
 };
 
 /// Starts tasks, and reports to the pipeline how each of them ends.
@@ -46,6 +47,7 @@ pub(crate) struct Starter {
     pub(crate) ends: mpsc::Sender<(bool, End)>,
     pub(crate) started: Arc<Started>,
     pub(crate) readings: Arc<Readings>,
+    pub(crate) probation: Probation,
     /// The number of sources started so far, which spreads them over the data threads.
     pub(crate) sources: usize,
 }
@@ -68,6 +70,9 @@ pub(crate) struct LaidSink {
     /// The id of the durable channel that the sink reads. `None` behind a memory channel.
     pub(crate) channel: Option<u128>,
     pub(crate) rejects: Outlet,
+    /// The node whose rejected records the records are that the path of the sink sets aside, and its port for them. `None` behind a memory
+    /// channel.
+    pub(crate) aside: Option<(Arc<str>, Outlet)>,
     pub(crate) reporter: Reporter,
 }
 
@@ -109,12 +114,23 @@ impl Supply {
 }
 
 impl Lane {
-    /// Obtains the reader, with the chain in front of the sink.
-    async fn reader(self, sink: &Arc<str>) -> Result<Box<dyn Reader>, Failure> {
+    /// Obtains the reader, with the chain in front of the sink. `path` puts its positions in probation after an unclean end.
+    async fn reader(
+        self,
+        sink: &Arc<str>,
+        path: Option<Arc<Path>>,
+    ) -> Result<Box<dyn Reader>, Failure> {
         let reader = self.supply.reader().await?;
-        Ok(match self.chain {
-            None => reader,
-            Some((swap, tags)) => Box::new(ChainReader::new(reader, tags, swap).of_sink(sink)),
+        let Some((swap, tags)) = self.chain else {
+            return Ok(reader);
+        };
+        let chain = |reader| ChainReader::new(reader, tags, swap).of_sink(sink);
+        Ok(match path {
+            None => Box::new(chain(reader)),
+            Some(path) => {
+                let gate = Gate::new(reader, path.clone());
+                Box::new(Watched::new(chain(Box::new(gate)), path))
+            }
         })
     }
 }
@@ -181,6 +197,24 @@ impl Starter {
         seated
     }
 
+    fn sink_context(
+        &self,
+        name: &Arc<str>,
+        stop: Stop,
+        reporter: &Reporter,
+        lane: usize,
+    ) -> SinkContext {
+        SinkContext {
+            name: name.clone(),
+            stop,
+            pool: self.pool.clone(),
+            meters: self.meters.of(name),
+            reporter: reporter.clone(),
+            directory: self.data_dir.join("sinks").join(&**name),
+            lane,
+        }
+    }
+
     /// Starts the tasks of a sink once the tasks of the earlier sink of its name have ended (`before`).
     pub(crate) async fn sink(
         &mut self,
@@ -194,6 +228,7 @@ impl Starter {
             is_on_threads,
             channel,
             rejects,
+            aside,
             reporter,
         } = laid;
         let (running, ended) = stop();
@@ -201,26 +236,21 @@ impl Starter {
         for (number, lane) in lanes.into_iter().enumerate() {
             let (seat, stop) = Seat::new(&self.stop_sinks);
             seats.push(seat.clone());
-            let context = SinkContext {
-                name: name.clone(),
-                stop,
-                pool: self.pool.clone(),
-                meters: self.meters.of(&name),
-                reporter: reporter.clone(),
-                directory: self.data_dir.join("sinks").join(&*name),
-                lane: number,
-            };
+            let context = self.sink_context(&name, stop, &reporter, number);
             let (sink, rejects) = (sink.clone(), rejects.clone());
             let ending = Ending::new(&self.ends, false, &lane.state, &reporter);
             let (running, before) = (running.clone(), before.clone());
             let mut stop_sources = self.stop_sources.watch();
+            let aside = channel.zip(aside.clone());
+            let entrance = self.probation.entrance(&name, aside, &reporter);
+            let observed = entrance.clone();
             let run = async move || {
                 let _running = running;
                 if let Some(mut before) = before {
                     before.stopped().await;
                 }
                 let (name, state) = (context.name.clone(), lane.state.clone());
-                let mut inlet = match lane.reader(&name).await {
+                let mut inlet = match lane.reader(&name, entrance.open()).await {
                     Ok(reader) => {
                         let stop = context.stop.clone();
                         Inlet::new(&name, reader, channel, rejects, stop, &context.meters)
@@ -234,11 +264,11 @@ impl Starter {
                     }
                 };
                 let end = supervise::sink(sink, seat, &mut inlet, context, state).await;
-                let has_failed = end.is_err();
+                // The inlet of a failed sink is kept until the stop, so that sources wait. If it were dropped, the memory channel would accept
+                // batches and drop them. Otherwise it is dropped before the end is reported, because the process may exit then.
+                let inlet = end.is_err().then_some(inlet);
                 ending.report(end).await;
-                if has_failed {
-                    // The inlet is kept until the stop, so that sources wait. If the inlet were dropped, the memory channel would accept
-                    // batches and drop them.
+                if inlet.is_some() {
                     stop_sources.stopped().await;
                 }
             };
@@ -248,7 +278,9 @@ impl Starter {
                 self.threads.spawn_on(thread, &reporter, run).await;
             } else {
                 let meter = reporter.busy().clone();
-                own_thread(&name, move || busy(meter, run())).map_err(|error| {
+                let observe = move |is_parked| observed.observe(is_parked);
+                let run = move || busy(meter, run());
+                own_thread_observed(&name, observe, run).map_err(|error| {
                     Failure::us(format!("cannot start a thread for {name}: {error}"))
                 })?;
             }

@@ -13,6 +13,7 @@ use std::{
     time::Instant,
 };
 
+use millstream_sys::last_words;
 use tokio::{runtime, sync::mpsc, task::LocalSet};
 
 use crate::{
@@ -79,6 +80,8 @@ impl Threads {
             let (sender, receiver) = mpsc::channel(SPAWN_QUEUE);
             own_thread(&format!("data-{index}"), move || {
                 LANE.set(index);
+                // Data threads run no path behind a durable channel.
+                last_words::exempt_this_thread();
                 run_all(receiver)
             })?;
             starts.push(sender);
@@ -146,7 +149,26 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Future<Output = ()> + 'static,
 {
+    own_thread_observed(name, |_| {}, start)
+}
+
+/// Like [`own_thread`]. Whenever the thread has nothing to do, calls `observe` with true, and with false when it continues.
+pub(crate) fn own_thread_observed<F, T>(
+    name: &str,
+    observe: impl Fn(bool) + Send + Sync + 'static,
+    start: F,
+) -> io::Result<thread::JoinHandle<()>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Future<Output = ()> + 'static,
+{
+    let (observe, unparked) = {
+        let observe = Arc::new(observe);
+        (observe.clone(), observe)
+    };
     let runtime = runtime::Builder::new_current_thread()
+        .on_thread_park(move || observe(true))
+        .on_thread_unpark(move || unparked(false))
         .enable_all()
         .build()?;
     // Linux shows 15 bytes of a thread's name.

@@ -9,6 +9,7 @@ pub mod disk;
 pub mod exit;
 pub mod fuse;
 pub mod inherited;
+pub mod last_words;
 pub mod no_room;
 pub mod private;
 pub mod random;

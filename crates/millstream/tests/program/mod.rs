@@ -102,6 +102,11 @@ impl Program {
         Self::start_by(&mut command, directory, config, &[])
     }
 
+    /// Like `start`, with another binary.
+    pub fn start_program(program: &Path, directory: &Path, config: &str) -> Self {
+        Self::start_by(&mut Command::new(program), directory, config, &[])
+    }
+
     fn start_by(command: &mut Command, directory: &Path, config: &str, arguments: &[&str]) -> Self {
         turn::wait();
         let path = directory.join("millstream.yaml");

@@ -384,7 +384,7 @@ fn pieces(made: &mut Made, port: usize) -> impl Iterator<Item = Piece> {
 }
 
 /// Returns the batch without its records. This empty batch is delivered if all records were filtered, so that the position is settled.
-fn emptied(batch: Batch) -> Batch {
+pub(crate) fn emptied(batch: Batch) -> Batch {
     Batch {
         body: Bytes::new(),
         count: 0,

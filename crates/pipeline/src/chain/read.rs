@@ -155,6 +155,11 @@ impl ChainReader {
         Self { sink, ..self }
     }
 
+    /// Whether threads of the chain process the batches.
+    pub(crate) fn has_threads(&self) -> bool {
+        self.threads > 0
+    }
+
     /// Returns a batch with the maker of its chain, or with `None` if the batch skips the chain. A batch of a replay names one node:
     ///
     /// - This sink: the batch skips the chain.

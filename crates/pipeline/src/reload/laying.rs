@@ -224,8 +224,10 @@ impl Laying<'_> {
         let meters = self.starter.meters.of(&name);
         let supply = self.supply(&name, before);
         let pump = Pump::new(Outlet::new(vec![Edge::to(feed)], &meters, false));
+        let aside = self.graph.aside(&plan.name, &meters);
         let laid = LaidSink {
             rejects: self.graph.outlet(&name, true),
+            aside: Some((plan.name.clone(), aside)),
             reporter: self.graph.reporter(&name),
             channel: self.id(&before.name),
             sink: pump,
@@ -325,6 +327,11 @@ impl Laying<'_> {
             settles_within: plan.sink.settles_within(),
         });
         let is_behind_memory = matches!(plan.input, Input::Memory { .. });
+        let meters = self.starter.meters.of(&plan.name);
+        let aside = (!is_behind_memory).then(|| {
+            let aside = self.graph.aside(&plan.name, &meters);
+            (plan.name.clone(), aside)
+        });
         let laid = LaidSink {
             name: plan.name.clone(),
             is_on_threads: LaidSink::is_on_threads(&*plan.sink, is_behind_memory),
@@ -332,6 +339,7 @@ impl Laying<'_> {
             lanes,
             channel,
             rejects: self.graph.outlet(&plan.name, true),
+            aside,
             reporter: self.graph.reporter(&plan.name),
         };
         self.sinks.push(laid);

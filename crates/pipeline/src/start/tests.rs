@@ -211,6 +211,7 @@ impl Rig {
             ends: ends_sender,
             started: Arc::default(),
             readings: Arc::default(),
+            probation: Probation::new(std::path::Path::new("data")),
             sources: 0,
         };
         let told = Told {
@@ -253,6 +254,7 @@ impl Rig {
         before: Option<Stop>,
     ) -> Seated<Arc<dyn Sink>> {
         let laid = LaidSink {
+            aside: None,
             name: name.into(),
             sink: Arc::new(self.told.clone()),
             lanes,
