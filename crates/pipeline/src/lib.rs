@@ -20,7 +20,7 @@ pub mod outlet;
 pub mod output;
 pub mod partition;
 pub mod plan;
-mod probation;
+pub mod probation;
 pub mod processor;
 pub mod promise;
 mod pump;

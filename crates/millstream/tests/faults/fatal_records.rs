@@ -41,7 +41,7 @@ impl Rig {
         let (place, port, api) = (self.place().display(), self.port, self.api);
         let config = format!(
             "data_dir: {place}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\nthreads: 2\n\
-             sources:\n  in: {{ type: http, listen: \"127.0.0.1:{port}\" }}\n\
+             sources:\n  in: {{ type: http, listen: \"tcp://127.0.0.1:{port}\" }}\n\
              channels:\n  kept: {{ type: disk, inputs: [in], size_max: 256MiB }}\n\
              processors:\n  risky: {{ type: fatal, inputs: [kept]{options} }}\n\
              sinks:\n  out: {{ type: file, inputs: [risky], format: raw, path: \"{place}/out.log\" }}\n\
@@ -58,9 +58,10 @@ impl Rig {
 
     /// Sends a record until it is kept.
     fn send(&self, record: &str) {
+        let body = format!("{{\"message\": \"{record}\"}}");
         let request = format!(
-            "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {record}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{record}",
-            record.len()
+            "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {record}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
         );
         let once = || -> io::Result<bool> {
             let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
@@ -98,9 +99,10 @@ impl Rig {
         self.send("neighbor 1");
         // The process may die as soon as the record is kept, so no answer comes.
         let place = self.port;
+        let body = format!("{{\"message\": \"{fatal}\"}}");
         let request = format!(
-            "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{fatal}",
-            fatal.len()
+            "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
         );
         let mut stream = TcpStream::connect(("127.0.0.1", place)).unwrap();
         stream.write_all(request.as_bytes()).unwrap();

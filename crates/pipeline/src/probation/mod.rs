@@ -13,7 +13,8 @@
 //!
 //! A death counts only with evidence that the position is its cause (`watch.rs`), because operators kill processes, too. A position is
 //! under way from the moment at which the path asks the channel for it until the consumer asks for the next one. While the thread of the
-//! consumer waits for something else, such as an answer of its destination, no evidence is gathered.
+//! consumer waits for something else, such as an answer of its destination, no evidence is gathered. A consumer that blocks its thread
+//! while it waits says so ([`waiting`]).
 //!
 //! Only one path of the process has a position under way at a time, so that no path is blamed for another one. If a position takes longer
 //! than [`TURN_WAIT`], the others no longer wait for it.
@@ -25,10 +26,11 @@ mod tests;
 mod watch;
 
 use std::{
+    cell::RefCell,
     io,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -54,9 +56,29 @@ use watch::Work;
 /// A position that was probably the cause of this many deaths in a row is set aside.
 const DEATHS_MAX: u32 = 3;
 /// The longest time for which a path waits until no other path has a position under way.
-const TURN_WAIT: Duration = Duration::from_secs(10);
+const TURN_WAIT: Duration = Duration::from_secs(3);
 /// The condition that a position was set aside holds for at least this time.
 const SHOWN: Duration = Duration::from_secs(600);
+
+thread_local! {
+    /// The path whose consumer runs on this thread.
+    static HERE: RefCell<Weak<Path>> = const { RefCell::new(Weak::new()) };
+}
+
+/// Runs `work`, which may block until a destination answers: a write to a file system or a pipe. Meanwhile there is no evidence that the
+/// position that is under way hangs the thread.
+pub fn waiting<T>(work: impl FnOnce() -> T) -> T {
+    let path = HERE.with_borrow(Weak::upgrade);
+    let path = path.filter(|path| path.is_active() && path.is_under_way());
+    if let Some(path) = &path {
+        path.release();
+    }
+    let done = work();
+    if let Some(path) = &path {
+        path.unparked();
+    }
+    done
+}
 
 /// What the paths of a process share. Clones share it.
 #[derive(Clone)]
@@ -149,6 +171,7 @@ impl Entrance {
             reporter: self.reporter.clone(),
         });
         let _ = self.path.set(path.clone());
+        HERE.set(Arc::downgrade(&path));
         Some(path)
     }
 
@@ -219,7 +242,7 @@ impl Path {
         let text = format_args!(
             "the last run died: the positions after {start} up to {until} are processed one by one, then the path continues at full speed"
         );
-        self.reporter.info("probation", text);
+        self.reporter.info("died", text);
     }
 
     fn deactivate(&self) {

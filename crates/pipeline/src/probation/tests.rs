@@ -307,6 +307,18 @@ async fn a_position_that_waits_for_its_destination_is_not_suspected() {
 }
 
 #[tokio::test]
+async fn a_thread_that_blocks_for_its_destination_gives_no_evidence_meanwhile() {
+    let rig = Rig::new(3);
+    rig.start().dies_on(3, false).await;
+    let mut process = rig.start();
+    process.next().await;
+    let is_watched = || process.path.shared.work().is_some();
+    assert!(is_watched());
+    assert!(!waiting(is_watched));
+    assert!(is_watched());
+}
+
+#[tokio::test]
 async fn paths_take_turns() {
     let rig = Rig::new(3);
     for name in ["one", "two"] {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use millstream_pipeline::{
     condition::Trouble,
     failure::{Again, Failure},
+    probation::waiting,
     report::Reporter,
 };
 use millstream_record::{Position, Time};
@@ -70,7 +71,7 @@ impl PatientWriter {
         if self.writer.pending.is_empty() {
             return Ok(());
         }
-        self.patiently(Writer::flush).await?;
+        self.patiently(|writer| waiting(|| writer.flush())).await?;
         self.flushed = self.writer.files.now;
         let due = self.writer.soonest_due();
         self.due = self.due.into_iter().chain([due]).min();

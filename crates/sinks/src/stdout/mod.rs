@@ -14,6 +14,7 @@ use millstream_pipeline::{
     failure::Failure,
     inlet::{Inlet, Item},
     node::{Build, Checked, Component, LocalFuture, Placement, Sink, SinkContext},
+    probation::waiting,
     promise::{Guarantee, Promise},
 };
 use schemars::JsonSchema;
@@ -69,7 +70,11 @@ impl Sink for Stdout {
             // Bypasses std's buffer, which flushes at every newline.
             let stdout = io::stdout().as_fd().try_clone_to_owned();
             let stdout = stdout.map_err(|error| failure(&error))?;
-            let writer = Writer::new(File::from(stdout), self.formatting.encoder(), context.pool);
+            let writer = Writer::new(
+                Waiting(File::from(stdout)),
+                self.formatting.encoder(),
+                context.pool,
+            );
             run(inlet, writer).await
         })
     }
@@ -79,6 +84,19 @@ impl Sink for Stdout {
             Guarantee::AtMostOnce,
             "records in flight to the reader are lost when either side fails",
         )
+    }
+}
+
+/// The standard output, whose reader may be slow.
+struct Waiting(File);
+
+impl io::Write for Waiting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        waiting(|| self.0.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
