@@ -134,7 +134,7 @@ impl Readings {
     /// The source of an earlier run for which this run must wait.
     fn before(&self, number: u64) -> Option<Arc<str>> {
         let mut runs = self.lock();
-        // A run that is over is removed, so that later records of a source with the same name hold up nobody.
+        // A run that is over is removed, so that later records of a source with the same name hold up no other source.
         runs.retain(|run| !run.is_over());
         let own = runs.iter().find(|run| run.number == number)?;
         let before = runs.iter().find(|run| run.holds_up(own));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn records_on_their_way_into_another_channel_hold_up_nobody() {
+    async fn records_on_their_way_into_another_channel_hold_up_no_source() {
         let readings = Arc::new(Readings::default());
         let ((old, _o), (new, _n)) = (context("a", &[1, 2]), context("b", &[3]));
         let (part, _p) = context("c", &[2, 3]);
@@ -285,7 +285,7 @@ mod tests {
             let begins = tokio::time::timeout(10 * CHECK_EVERY, run);
             begins
                 .await
-                .expect("the records of the other's next run hold up nobody")
+                .expect("the records of the other's next run hold up no source")
                 .unwrap();
         }
     }

@@ -89,8 +89,8 @@ impl Rig {
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     }
 
-    /// Keeps `before`, the record `fatal` and `after`, and starts the program until it delivers. Returns the number of starts.
-    fn survives(&self, fatal: &str, options: &str) -> usize {
+    /// Sends records before and after the record `fatal`, and starts the program until it delivers.
+    fn survives(&self, fatal: &str, options: &str) {
         let program = self.start(options);
         self.send("before");
         wait_until("it is delivered", || {
@@ -98,21 +98,20 @@ impl Rig {
         });
         self.send("neighbor 1");
         // The process may die as soon as the record is kept, so no answer comes.
-        let place = self.port;
         let body = format!("{{\"message\": \"{fatal}\"}}");
         let request = format!(
             "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        let mut stream = TcpStream::connect(("127.0.0.1", place)).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
-        self.dies(program, fatal);
+        self.dies(program, fatal, 1);
         for start in 2..=STARTS {
             let program = self.start(options);
             if start < STARTS {
-                self.dies(program, fatal);
+                self.dies(program, fatal, start);
                 continue;
             }
             self.send("neighbor 2");
@@ -130,12 +129,14 @@ impl Rig {
             );
             assert_eq!(program.stop(), Some(0));
         }
-        STARTS
     }
 
-    /// Waits until the program has died. Kills it if it hangs.
-    fn dies(&self, program: Program, fatal: &str) {
+    /// Waits until the program has died. Kills it if it hangs. `start` is the number of its start.
+    fn dies(&self, program: Program, fatal: &str, start: usize) {
         if fatal == "hang" {
+            wait_until("it has started", || {
+                program.log().matches(" INFO started ").count() == start
+            });
             sleep(HANGS);
             return program.kill();
         }
@@ -193,7 +194,7 @@ fn a_process_that_is_killed_again_and_again_sets_nothing_aside() {
         sleep(Duration::from_millis(20 * pause));
         program.kill();
     }
-    let program = rig.start("");
+    let program = rig.start("").listens(rig.port);
     wait_until("everything is delivered", || {
         rig.delivered("out.log") == all
     });

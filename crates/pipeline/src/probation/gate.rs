@@ -57,7 +57,7 @@ impl Gate {
         self.position = position;
         if position > self.noted {
             let noted = self.path.check(self.path.mark().hand_out(position));
-            // After an error, the next position tries again.
+            // After an error, the next position repeats the write.
             self.noted = noted.unwrap_or(self.noted);
         }
     }
@@ -79,12 +79,12 @@ impl Gate {
             self.position = position;
             return Poll::Ready(Ok(Some(emptied)));
         }
-        if self.position >= until && !self.path.is_under_way() {
+        if self.position >= until && !self.path.has_active() {
             self.path.deactivate();
             self.until = None;
             return self.poll_next(context);
         }
-        if self.path.is_under_way() {
+        if self.path.has_active() {
             // The consumer has not asked for the next position yet. When it does, it polls again.
             return Poll::Pending;
         }
@@ -202,7 +202,7 @@ impl Reader for Gate {
 pub(crate) struct Watched {
     chain: ChainReader,
     path: Arc<Path>,
-    /// Whether the consumer has the whole output of the position that is under way.
+    /// Whether the consumer has the whole output of the active position.
     is_out: bool,
 }
 
@@ -229,7 +229,7 @@ impl Reader for Watched {
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
-        if !self.path.is_active() {
+        if !self.path.is_on_probation() {
             return self.chain.poll_next(context);
         }
         if std::mem::take(&mut self.is_out) {

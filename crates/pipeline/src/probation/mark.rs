@@ -1,18 +1,18 @@
-//! The mark of one path: a small file that says which positions were under way when the process died.
+//! The mark of one path: a small file that says which positions were active when the process died.
 //!
 //! ```text
 //! data_dir/probation/CONSUMER, 512 bytes, written whole:
 //!   0  8  magic
 //!   8 16  id of the channel
 //!  24 12  no later position was handed out
-//!  36 12  the position before the one that is under way
-//!  48  1  whether a position is under way
+//!  36 12  the position before the one that is active
+//!  48  1  whether a position is active
 //!  49 12  the position before the one that probably caused the last deaths
 //!  61  4  the number of these deaths
 //!  65  1  number of positions that were set aside and may be read again
 //!  66  -  these positions, 12 bytes each
 //! 500  4  CRC-32C of everything before
-//! 511  1  evidence: the position that is under way is the likely cause of the death
+//! 511  1  evidence: the active position is the likely cause of the death
 //! ```
 //!
 //! The file is written without a sync. So it survives the death of the process, whatever the cause, and a power cut may take or age it. A
@@ -50,27 +50,27 @@ pub(super) struct Mark {
 struct Record {
     upto: Position,
     after: Position,
-    is_under_way: bool,
+    has_active: bool,
     suspect: Position,
     deaths: u32,
     aside: Vec<Position>,
 }
 
 impl Mark {
-    /// Opens the mark of a consumer of `channel`. If an earlier run died while a position was under way and there is evidence that
+    /// Opens the mark of a consumer of `channel`. If an earlier run died while a position was active and there is evidence that
     /// this position was the cause, counts the death.
     pub(super) fn open(directory: &Path, consumer: &str, channel: u128) -> io::Result<Self> {
         private::create_dir_all(directory)?;
         let path = directory.join(consumer);
         let (words, found) = LastWords::open(&path)?;
         let mut record = Record::read(&found, channel).unwrap_or_default();
-        if record.is_under_way && found.get(EVIDENCE_AT as usize) == Some(&1) {
+        if record.has_active && found.get(EVIDENCE_AT as usize) == Some(&1) {
             if record.suspect != record.after {
                 (record.suspect, record.deaths) = (record.after, 0);
             }
             record.deaths += 1;
         }
-        record.is_under_way = false;
+        record.has_active = false;
         let mark = Self {
             words,
             path,
@@ -96,10 +96,10 @@ impl Mark {
         Ok(self.record.upto)
     }
 
-    /// Notes that the position after `after` is under way. Returns the number of deaths in a row that it has probably caused.
+    /// Notes that the position after `after` is active. Returns the number of deaths in a row that it has probably caused.
     pub(super) fn begin(&mut self, after: Position) -> io::Result<u32> {
         self.record.after = after;
-        self.record.is_under_way = true;
+        self.record.has_active = true;
         self.write()?;
         match self.record.suspect == after {
             true => Ok(self.record.deaths),
@@ -107,9 +107,9 @@ impl Mark {
         }
     }
 
-    /// Notes that no position is under way. `is_done`: the last one is done, so it has caused no death.
+    /// Notes that no position is active. `is_done`: the last one is done, so it has caused no death.
     pub(super) fn end(&mut self, is_done: bool) -> io::Result<()> {
-        self.record.is_under_way = false;
+        self.record.has_active = false;
         if is_done && self.record.suspect == self.record.after {
             self.record.deaths = 0;
         }
@@ -142,7 +142,7 @@ impl Mark {
         }
     }
 
-    /// Notes evidence that the position that is under way causes a death, if one follows.
+    /// Notes evidence that the active position causes a death, if one follows.
     pub(super) fn suspect(&self) -> io::Result<()> {
         self.words.mark(EVIDENCE_AT)
     }
@@ -181,7 +181,7 @@ impl Record {
         put(24, &packed(self.upto));
         put(36, &packed(self.after));
         let aside = &self.aside[..self.aside.len().min(ASIDE_MAX)];
-        put(48, &[u8::from(self.is_under_way)]);
+        put(48, &[u8::from(self.has_active)]);
         put(49, &packed(self.suspect));
         put(61, &self.deaths.to_le_bytes());
         put(65, &[aside.len() as u8]);
@@ -202,7 +202,7 @@ impl Record {
         let record = Self {
             upto: unpacked(&bytes[24..36])?,
             after: unpacked(&bytes[36..48])?,
-            is_under_way: bytes[48] == 1,
+            has_active: bytes[48] == 1,
             suspect: unpacked(&bytes[49..61])?,
             deaths: u32::from_le_bytes(bytes[61..65].try_into().ok()?),
             aside: bytes[aside]
@@ -241,7 +241,7 @@ mod tests {
         let record = Record {
             upto: at(300),
             after: at(7),
-            is_under_way: true,
+            has_active: true,
             suspect: at(5),
             deaths: 2,
             aside: (0..ASIDE_MAX as u64).map(at).collect(),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_deaths_with_evidence_while_the_same_position_is_under_way_are_counted() {
+    fn only_deaths_with_evidence_while_the_same_position_has_active_are_counted() {
         let directory = tempfile::tempdir().unwrap();
         let open = || Mark::open(&directory.path().join("probation"), "out", 5).unwrap();
         let dies_at = |after: u64, has_evidence: bool| {

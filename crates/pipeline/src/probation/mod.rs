@@ -6,17 +6,17 @@
 //! or a pump, with the chain in front of it) has a mark (`mark.rs`), which survives the process:
 //!
 //! 1. At full speed, the mark says up to which position the path has handed out batches. This costs one small write in many batches.
-//! 2. An orderly end removes the mark. If a start finds it, the positions from the cursor to that position may have been under way when the
-//!    process died. These positions are in probation: one is handed out at a time, and while it is under way, the mark names it. Then the
+//! 2. An orderly end removes the mark. If a start finds it, the positions from the cursor to that position may have been active when the
+//!    process died. These positions are in probation: one is handed out at a time, and while it is active, the mark names it. Then the
 //!    path continues at full speed.
-//! 3. A position that was under way at [`DEATHS_MAX`] deaths in a row is set aside in `data_dir/rejected`, and the path continues.
+//! 3. A position that was active at [`DEATHS_MAX`] deaths in a row is set aside in `data_dir/rejected`, and the path continues.
 //!
 //! A death counts only with evidence that the position is its cause (`watch.rs`), because operators kill processes, too. A position is
-//! under way from the moment at which the path asks the channel for it until the consumer asks for the next one. While the thread of the
+//! active from the moment at which the path asks the channel for it until the consumer asks for the next one. While the thread of the
 //! consumer waits for something else, such as an answer of its destination, no evidence is gathered. A consumer that blocks its thread
 //! while it waits says so ([`waiting`]).
 //!
-//! Only one path of the process has a position under way at a time, so that no path is blamed for another one. If a position takes longer
+//! Only one path of the process has an active position at a time, so that no path is blamed for another one. If a position takes longer
 //! than [`TURN_WAIT`], the others no longer wait for it.
 
 mod gate;
@@ -55,7 +55,7 @@ use watch::Work;
 
 /// A position that was probably the cause of this many deaths in a row is set aside.
 const DEATHS_MAX: u32 = 3;
-/// The longest time for which a path waits until no other path has a position under way.
+/// The longest time for which a path waits until no other path has an active position.
 const TURN_WAIT: Duration = Duration::from_secs(3);
 /// The condition that a position was set aside holds for at least this time.
 const SHOWN: Duration = Duration::from_secs(600);
@@ -66,10 +66,10 @@ thread_local! {
 }
 
 /// Runs `work`, which may block until a destination answers: a write to a file system or a pipe. Meanwhile there is no evidence that the
-/// position that is under way hangs the thread.
+/// position that is active hangs the thread.
 pub fn waiting<T>(work: impl FnOnce() -> T) -> T {
     let path = HERE.with_borrow(Weak::upgrade);
-    let path = path.filter(|path| path.is_active() && path.is_under_way());
+    let path = path.filter(|path| path.is_on_probation() && path.has_active());
     if let Some(path) = &path {
         path.release();
     }
@@ -80,7 +80,7 @@ pub fn waiting<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// What the paths of a process share. Clones share it.
+/// The state that the paths of a process share.
 #[derive(Clone)]
 pub(crate) struct Probation(Arc<Shared>);
 
@@ -161,8 +161,8 @@ impl Entrance {
             mark: Mutex::new(opened.ok()?),
             node,
             aside,
-            is_active: AtomicBool::new(false),
-            is_under_way: AtomicBool::new(false),
+            is_on_probation: AtomicBool::new(false),
+            has_active: AtomicBool::new(false),
             is_outside: AtomicBool::new(false),
             has_threads: AtomicBool::new(false),
             permit: Mutex::default(),
@@ -192,11 +192,11 @@ pub(crate) struct Path {
     node: Arc<str>,
     aside: Outlet,
     /// Whether the path is in probation.
-    is_active: AtomicBool,
-    is_under_way: AtomicBool,
-    /// Whether the consumer has the position that is under way: it has left the chain.
+    is_on_probation: AtomicBool,
+    has_active: AtomicBool,
+    /// Whether the consumer has the active position: it has left the chain.
     is_outside: AtomicBool,
-    /// Whether the chain has threads of its own.
+    /// Whether the chain has threads.
     has_threads: AtomicBool,
     /// Held while the position occupies a thread.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
@@ -215,7 +215,7 @@ impl Path {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports a mark that cannot be written. The path goes on: a record that ends the process is rare, and a full disk is not.
+    /// Reports a mark that cannot be written. The path continues: a record that ends the process is rare, and a full disk is not.
     fn check<T>(&self, written: io::Result<T>) -> Option<T> {
         let failed = |error: &io::Error| {
             let text = format_args!(
@@ -226,17 +226,17 @@ impl Path {
         written.inspect_err(failed).ok()
     }
 
-    fn is_active(&self) -> bool {
-        self.is_active.load(Ordering::Acquire)
+    fn is_on_probation(&self) -> bool {
+        self.is_on_probation.load(Ordering::Acquire)
     }
 
-    fn is_under_way(&self) -> bool {
-        self.is_under_way.load(Ordering::Acquire)
+    fn has_active(&self) -> bool {
+        self.has_active.load(Ordering::Acquire)
     }
 
     /// Begins the probation of the positions up to `until`, of which the path continues after `start`.
     fn activate(&self, start: Position, until: Position) {
-        self.is_active.store(true, Ordering::Release);
+        self.is_on_probation.store(true, Ordering::Release);
         self.shared.paths.fetch_add(1, Ordering::AcqRel);
         watch::start(&self.shared);
         let text = format_args!(
@@ -246,12 +246,12 @@ impl Path {
     }
 
     fn deactivate(&self) {
-        if self.is_active.swap(false, Ordering::AcqRel) {
+        if self.is_on_probation.swap(false, Ordering::AcqRel) {
             self.shared.paths.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// Resolves when it is this path's turn to have a position under way.
+    /// Resolves when it is this path's turn to have an active position.
     fn turn(&self) -> BoxFuture<'static, Option<OwnedSemaphorePermit>> {
         let turn = self.shared.turn.clone();
         Box::pin(async move {
@@ -260,19 +260,19 @@ impl Path {
         })
     }
 
-    /// Notes that the position after `after` is under way. Returns whether it must be set aside.
+    /// Notes that the position after `after` is active. Returns whether it must be set aside.
     fn begin(self: &Arc<Self>, after: Position, permit: Option<OwnedSemaphorePermit>) -> bool {
         *self.permit() = permit;
         let deaths = self.check(self.mark().begin(after)).unwrap_or(0);
         self.is_outside.store(false, Ordering::Release);
-        self.is_under_way.store(true, Ordering::Release);
+        self.has_active.store(true, Ordering::Release);
         self.occupy();
         deaths >= DEATHS_MAX
     }
 
-    /// Notes that no position is under way. `is_done`: the last one is done.
+    /// Notes that no position is active. `is_done`: the last one is done.
     fn end(self: &Arc<Self>, is_done: bool) {
-        if self.is_under_way.swap(false, Ordering::AcqRel) {
+        if self.has_active.swap(false, Ordering::AcqRel) {
             self.release();
             self.check(self.mark().end(is_done));
         }
@@ -282,7 +282,7 @@ impl Path {
         self.has_threads.store(has_threads, Ordering::Release);
     }
 
-    /// The consumer has got the position that is under way.
+    /// The consumer has got the active position.
     fn leave_chain(&self) {
         self.is_outside.store(true, Ordering::Release);
     }
@@ -305,7 +305,7 @@ impl Path {
 
     /// The thread of the consumer waits. It waits for the position only if threads of the chain process it.
     fn parked(self: &Arc<Self>) {
-        if self.is_under_way() {
+        if self.has_active() {
             let waits = self.is_outside.load(Ordering::Acquire);
             if waits || !self.has_threads.load(Ordering::Acquire) {
                 self.release();
@@ -315,7 +315,7 @@ impl Path {
 
     /// The thread of the consumer continues.
     fn unparked(self: &Arc<Self>) {
-        if self.is_under_way()
+        if self.has_active()
             && !self
                 .shared
                 .work()
@@ -340,7 +340,7 @@ impl Path {
         };
         let (count, tag, node) = (batch.count, batch.tag.as_str(), &self.node);
         let reason = format!(
-            "the process died {DEATHS_MAX} times in a row while the position {position} was under way"
+            "the process died {DEATHS_MAX} times in a row while the position {position} was active"
         );
         self.condition.raise(
             Trouble::Losing,

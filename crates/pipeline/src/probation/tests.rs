@@ -199,14 +199,14 @@ async fn a_position_that_ends_the_process_is_set_aside_after_three_deaths_in_pro
     rig.start().dies_on(6, true).await;
     for _ in 0..3 {
         let process = rig.start();
-        assert!(process.path.is_active());
+        assert!(process.path.is_on_probation());
         process.dies_on(3, true).await;
         assert!(rig.rejected().is_empty());
     }
     let mut process = rig.start();
     let all = process.all().await;
     assert_eq!(all, [(1, 1), (2, 1), (3, 0), (4, 1), (5, 1), (6, 1)]);
-    assert!(!process.path.is_active(), "at full speed again");
+    assert!(!process.path.is_on_probation(), "at full speed again");
     let [(reason, line)] = &rig.rejected()[..] else {
         panic!("{:?}", rig.rejected());
     };
@@ -253,12 +253,12 @@ async fn deaths_without_evidence_and_deaths_that_are_not_in_a_row_reject_nothing
 async fn an_orderly_end_leaves_no_mark_and_the_next_start_runs_at_full_speed() {
     let rig = Rig::new(6);
     let mut process = rig.start();
-    assert!(!process.path.is_active());
+    assert!(!process.path.is_on_probation());
     process.all().await;
     drop(process.reader);
     let marks = rig.directory.path().join("probation");
     assert_eq!(std::fs::read_dir(marks).unwrap().count(), 0);
-    assert!(!rig.start().path.is_active());
+    assert!(!rig.start().path.is_on_probation());
 }
 
 #[tokio::test]
@@ -275,14 +275,14 @@ async fn probation_covers_what_was_handed_out_and_not_settled_and_only_what_is_k
     process.dies(false);
     rig.settled = 1000;
     let process = rig.start();
-    assert!(!process.path.is_active(), "nothing was in flight");
+    assert!(!process.path.is_on_probation(), "nothing was in flight");
     process.dies(false);
     rig.settled = 999;
     let mut process = rig.start();
-    assert!(process.path.is_active());
+    assert!(process.path.is_on_probation());
     assert_eq!(process.next().await, Some((1000, 1)));
     assert_eq!(process.next().await, None);
-    assert!(!process.path.is_active());
+    assert!(!process.path.is_on_probation());
 }
 
 #[tokio::test]
@@ -333,7 +333,7 @@ async fn paths_take_turns() {
     assert_eq!(
         two.next().await,
         None,
-        "the other path has a position under way"
+        "the other path has an active position"
     );
     one.path.parked();
     assert_eq!(two.next().await, Some((1, 1)), "the other path waits");

@@ -1,6 +1,6 @@
-//! Looks for evidence that the position that is under way is about to end the process.
+//! Looks for evidence that the active position is about to end the process.
 //!
-//! A process that is killed while a position is under way need not have been killed because of it: operators and machines kill, too, and
+//! A process that is killed while a position is active need not have been killed because of it: operators and machines kill, too, and
 //! every moment of a busy path belongs to some position. So a death counts only with evidence. The process gives it by its last signal
 //! (`millstream_sys::last_words`), or this thread notes it beforehand: the position has occupied its thread for a long time, or the
 //! process has taken much memory.
@@ -18,7 +18,7 @@ use super::Shared;
 
 /// The interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A position that has occupied its thread for this long may have hung it. Whoever kills the process then may do so because of it.
+/// A position that has occupied its thread for this long may have hung it. Then a kill of the process may be due to it.
 const HANGS: Duration = Duration::from_secs(1);
 /// Since the position began, the memory of the process has grown by at least this.
 const GROWTH: u64 = 256 << 20;
@@ -100,7 +100,7 @@ fn look(shared: &Weak<Shared>, limit: u64) -> bool {
     true
 }
 
-/// Notes the evidence against the position that is under way.
+/// Notes the evidence against the active position.
 fn note(work: &Mutex<Option<Work>>, limit: u64) {
     let mut work = work.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(work) = &mut *work
