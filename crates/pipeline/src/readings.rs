@@ -87,12 +87,16 @@ impl Readings {
         }
     }
 
-    /// Waits until no earlier source can send records that this source would read again. `None` if the source must stop before that.
+    /// Waits until no earlier source can send records that this source would read again. `None` if the source must stop before that. A
+    /// source without a `kind` need not wait.
     pub(crate) async fn turn(
         self: &Arc<Self>,
-        kind: &'static str,
+        kind: Option<&'static str>,
         context: &SourceContext,
-    ) -> Option<Turn> {
+    ) -> Option<Option<Turn>> {
+        let Some(kind) = kind else {
+            return Some(None);
+        };
         let turn = self.begin(kind, context);
         let slow = context.reporter.condition("predecessor");
         let (begun, mut stop) = (Instant::now(), context.stop.clone());
@@ -109,7 +113,7 @@ impl Readings {
                 () = sleep(CHECK_EVERY) => {}
             }
         }
-        Some(turn)
+        Some(Some(turn))
     }
 
     fn begin(self: &Arc<Self>, kind: &'static str, context: &SourceContext) -> Turn {
@@ -217,8 +221,8 @@ mod tests {
         kind: &'static str,
         context: &SourceContext,
     ) -> Option<Turn> {
-        let turn = tokio::time::timeout(4 * CHECK_EVERY, readings.turn(kind, context));
-        turn.await.ok().flatten()
+        let turn = tokio::time::timeout(4 * CHECK_EVERY, readings.turn(Some(kind), context));
+        turn.await.ok().flatten().flatten()
     }
 
     #[tokio::test(start_paused = true)]
@@ -271,7 +275,7 @@ mod tests {
         let next = |context: SourceContext| {
             let readings = readings.clone();
             tokio::spawn(async move {
-                let turn = readings.turn("files", &context).await.unwrap();
+                let turn = readings.turn(Some("files"), &context).await.unwrap();
                 // The next run sends immediately, and never stops sending.
                 let sent = in_flight(&context);
                 (turn, sent, context)
@@ -299,7 +303,7 @@ mod tests {
         let reporter = new.reporter.clone();
         let waits = tokio::spawn({
             let readings = readings.clone();
-            async move { readings.turn("files", &new).await.is_some() }
+            async move { readings.turn(Some("files"), &new).await.is_some() }
         });
         sleep(SLOW + 2 * CHECK_EVERY).await;
         let held = reporter.conditions();

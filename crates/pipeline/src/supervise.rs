@@ -95,7 +95,14 @@ pub(crate) async fn source(
 ) -> End {
     let mut retry = Retry::new(&context.reporter, state, context.stop.clone());
     loop {
-        let run = guarded(run_in_turn(&mut *source, context.clone(), &readings));
+        let run = async {
+            let kind = source.reads();
+            let turn = readings.turn(kind, &context).await;
+            match turn {
+                None => Ok(Ok(())),
+                Some(_turn) => guarded(source.run(context.clone())).await,
+            }
+        };
         let ended = tokio::select! {
             biased;
             ended = retry.watch(run) => ended,
@@ -121,22 +128,6 @@ pub(crate) async fn source(
             return Ok(());
         }
     }
-}
-
-/// Runs a source once. If it reads the same kind of input as sources that a reload has ended, first waits for them.
-async fn run_in_turn(
-    source: &mut dyn Source,
-    context: SourceContext,
-    readings: &Arc<Readings>,
-) -> End {
-    let _turn = match source.reads() {
-        None => None,
-        Some(kind) => match readings.turn(kind, &context).await {
-            None => return Ok(()),
-            turn => turn,
-        },
-    };
-    source.run(context).await
 }
 
 /// Runs a sink until its inlet ends. If a reload has put another sink into its seat, runs that one next. After the stop, a sink that
