@@ -100,7 +100,7 @@ impl Deadline {
     /// Notes the nodes that run.
     pub fn running(&self, nodes: &Nodes) {
         *self.lock() = Doing {
-            what: "running",
+            what: "the main thread has not begun to drain",
             nodes: nodes.clone(),
         };
     }
@@ -151,7 +151,7 @@ impl Deadline {
         };
         tracing::error!(
             kind = "deadline",
-            "the stop has not ended in time, so the process ends now ({what}; {hanging}). Records that disk channels have accepted are kept; \
+            "the stop has not ended in time, so the process ends now ({what}, and {hanging}). Records that disk channels have accepted are kept; \
              senders that wait for an answer send the rest again"
         );
         kill_programs();
@@ -162,4 +162,60 @@ impl Deadline {
 
 fn runs(node: &NodeStatus) -> bool {
     !node.states.is_empty() && node.state() == NodeState::Running
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process::Command};
+
+    use millstream_config::Log;
+    use rustix::process::{getpid, kill_process};
+
+    use super::*;
+
+    /// Set in a process that this test starts and that hangs. The value says how its stop begins.
+    const HANGS: &str = "MILLSTREAM_TEST_HANGS";
+
+    /// Begins a stop, and hangs.
+    fn hang(by: &str) -> ! {
+        log::start(&Log::default()).unwrap();
+        match by {
+            "itself" => Deadline::start(Duration::from_secs(600))
+                .unwrap()
+                .begin(Duration::ZERO),
+            signals => {
+                let drain = if signals == "2" { 600 } else { 0 };
+                let _deadline = Deadline::start(Duration::from_secs(drain)).unwrap();
+                for _ in 0..if drain > 0 { 2 } else { 1 } {
+                    kill_process(getpid(), rustix::process::Signal::TERM).unwrap();
+                    thread::sleep(Duration::from_millis(300));
+                }
+            }
+        }
+        loop {
+            thread::park();
+        }
+    }
+
+    #[test]
+    fn a_process_that_hangs_in_its_stop_ends_with_a_failure_and_says_so() {
+        if let Ok(by) = env::var(HANGS) {
+            hang(&by);
+        }
+        let name =
+            "deadline::tests::a_process_that_hangs_in_its_stop_ends_with_a_failure_and_says_so";
+        for by in ["itself", "1", "2"] {
+            let mut hanging = Command::new(env::current_exe().unwrap());
+            hanging
+                .args(["--exact", name, "--nocapture"])
+                .env(HANGS, by);
+            let out = hanging.output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(1), "{by}: {said}");
+            assert!(
+                said.contains("the stop has not ended in time"),
+                "{by}: {said}"
+            );
+        }
+    }
 }

@@ -44,6 +44,9 @@ pub struct Launch {
 pub async fn launch(plan: Plan, launch: Launch) -> Result<(Running, Reloader), Failure> {
     let settings = &plan.settings;
     let data_dir = DataDir::open(&settings.data_dir)?;
+    if let Some(why) = data_dir.unusable() {
+        tracing::error!("{why}; nodes that need it do not run until Millstream is restarted");
+    }
     let threads = start_threads(settings.threads)?;
     let (stop_sources, _) = stop();
     let (stop_sinks, _) = stop();
@@ -85,7 +88,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<(Running, Reloader), F
         failures,
         _threads: threads,
         rejected_place,
-        _data_dir: data_dir,
+        data_dir,
     };
     Ok((running, reloader))
 }

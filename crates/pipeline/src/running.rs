@@ -141,7 +141,7 @@ pub struct Running {
     pub(crate) _threads: Threads,
     /// The directory of rejected records that no node takes.
     pub(crate) rejected_place: PathBuf,
-    pub(crate) _data_dir: DataDir,
+    pub(crate) data_dir: DataDir,
 }
 
 impl Running {
@@ -234,6 +234,11 @@ impl Running {
             *name == "records_dropped" && self.started.is_unanswering(node)
         });
         lost.map(|(_, _, records)| records).sum()
+    }
+
+    /// Why `data_dir` cannot be used; `None` if it can.
+    pub fn unusable_data_dir(&self) -> Option<&str> {
+        self.data_dir.unusable()
     }
 
     /// The directory of rejected records that no node takes.

@@ -92,6 +92,8 @@ pub struct Shown {
     meters: Meters,
     pool: Pool,
     started: Instant,
+    /// Why `data_dir` cannot be used.
+    unusable: Option<String>,
     access: Access,
     redaction: Redaction,
     reporter: Reporter,
@@ -173,6 +175,7 @@ impl Bound {
             meters: running.meters.clone(),
             pool: running.pool.clone(),
             started: Instant::now(),
+            unusable: running.unusable_data_dir().map(str::to_owned),
             access: self.access,
             redaction: self.redaction,
             reporter: self.reporter,

@@ -72,8 +72,13 @@ fn conditions(shown: &Shown) -> Vec<Value> {
         let trouble = Trouble::Losing;
         told("log", &Held { trouble, why, age })
     });
+    let data_dir = shown.unusable.clone().map(|why| {
+        let (trouble, age) = (Trouble::Blocked, shown.started.elapsed());
+        told("data_dir", &Held { trouble, why, age })
+    });
     let api = shown.reporter.conditions();
     log.into_iter()
+        .chain(data_dir)
         .chain(api.iter().map(|held| told("api", held)))
         .collect()
 }

@@ -76,6 +76,8 @@ fn a_read_only_data_dir_fails_what_needs_it_and_nothing_else() {
         assert!(why.contains("Read-only file system"), "{name}: {why}");
     }
     assert_eq!(node(&program, "near").0, "running");
+    let status = program.get("/status").unwrap();
+    assert!(status.contains(r#""what":"data_dir""#), "{status}");
     wait_until("what needs its state waits", || {
         node(&program, "out").0 != "running"
     });

@@ -40,7 +40,7 @@ impl Rig {
             failures: Vec::new(),
             _threads: Threads::start(1).unwrap(),
             rejected_place: directory.path().join("rejected"),
-            _data_dir: DataDir::open(directory.path()).unwrap(),
+            data_dir: DataDir::open(directory.path()).unwrap(),
         };
         Self {
             running,

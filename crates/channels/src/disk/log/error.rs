@@ -162,6 +162,19 @@ pub(super) fn is_no_room(error: &io::Error) -> bool {
     )
 }
 
+/// Writes the end of the text of [`Error::NoRoom`].
+fn write_shortage(
+    f: &mut fmt::Formatter<'_>,
+    lack: Lack,
+    shortage: Option<Shortage>,
+) -> fmt::Result {
+    if let Some(shortage) = shortage.filter(|_| lack == Lack::Bytes) {
+        write!(f, ": {shortage}")?;
+    }
+    let [before, after] = NO_ROOM;
+    write!(f, "{before}{}{after}", lack.remedy())
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -193,11 +206,7 @@ impl fmt::Display for Error {
                 source,
             } => {
                 write!(f, "{}: {source}", path.display())?;
-                if let Some(shortage) = shortage.filter(|_| *lack == Lack::Bytes) {
-                    write!(f, ": {shortage}")?;
-                }
-                let [before, after] = NO_ROOM;
-                write!(f, "{before}{}{after}", lack.remedy())
+                write_shortage(f, *lack, *shortage)
             }
             Self::Full { path, consumer } => {
                 write!(f, "{}: the channel is full", path.display())?;

@@ -273,10 +273,17 @@ fn segments_are_released_although_the_disk_has_no_space_for_another_name() {
     }
 }
 
-/// File systems that copy on write can be full for a write or a sync although the space was allocated.
+/// File systems that copy on write can be full for a write or a sync although the space was allocated. A file system that has found an
+/// error becomes read-only until an operator has repaired it.
 #[test]
 fn a_channel_waits_for_space_that_it_has_allocated() {
-    for (call, errno) in [(Call::Write, 28), (Call::Sync, 28), (Call::Sync, 122)] {
+    for (call, errno) in [
+        (Call::Write, 28),
+        (Call::Sync, 28),
+        (Call::Sync, 122),
+        (Call::Write, 30),
+        (Call::Sync, 30),
+    ] {
         let disk = SimulatedDisk::new(1);
         let mut log = open_with(&disk, large());
         let mut sink = reader(&log, Behind::default());

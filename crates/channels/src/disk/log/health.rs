@@ -85,7 +85,7 @@ mod tests {
         let mut health = Health::default();
         let mut fail =
             |errno| health.fail("syncing", "/c".into(), io::Error::from_raw_os_error(errno));
-        for full in [28, 122, 28] {
+        for full in [28, 122, 30, 28] {
             assert!(fail(full).is_err_and(|error| error.is_for_now()));
         }
         assert!(fail(5).is_ok());
