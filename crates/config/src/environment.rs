@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use crate::whole::read_file;
 
 /// The maximum size in bytes of a file that `${file:PATH}` inserts: a password, a key or a certificate.
 const FILE_MAX: u64 = 1 << 20;
@@ -71,14 +71,9 @@ impl Environment {
             .filter(|path| path.is_file())
             .unwrap_or_else(|| directory.join(path));
         let wrong = |why: String| format!("cannot read {}: {why}", path.display());
-        let mut text = String::new();
-        let file = File::open(&path).map_err(|error| wrong(error.to_string()))?;
-        file.take(FILE_MAX + 1)
-            .read_to_string(&mut text)
-            .map_err(|error| wrong(error.to_string()))?;
-        if text.len() as u64 > FILE_MAX {
-            return Err(wrong(format!("it is larger than {FILE_MAX} bytes")));
-        }
+        let bytes = read_file(&path, FILE_MAX).map_err(|error| wrong(error.to_string()))?;
+        let text = String::from_utf8(bytes);
+        let mut text = text.map_err(|_| wrong("it is not UTF-8".to_owned()))?;
         if text.ends_with('\n') {
             text.pop();
             if text.ends_with('\r') {

@@ -68,6 +68,7 @@ mod size;
 mod substitute;
 mod syntax;
 mod tls;
+mod whole;
 mod words;
 
 pub use environment::Environment;
@@ -86,4 +87,5 @@ pub use settings::{
     LogLevel, RejectedLimits, Role, Settings, WhenRejectedFull,
 };
 pub use size::Size;
+pub use whole::read_file;
 pub use words::{Word, unknown};

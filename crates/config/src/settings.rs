@@ -145,8 +145,8 @@ pub struct Api {
     /// Further host names under which clients reach the interface, such as that of a load balancer. IP addresses, `localhost`
     /// and the names of this machine are always accepted; any other `Host` header is refused (protection against DNS rebinding).
     pub hosts: Vec<String>,
-    /// Fields whose values print as `***` in samples of records and in rejected records, such as `.password` or
-    /// `.user.email`.
+    /// Fields whose values print as `***` in samples of records, in rejected records, and in log lines and reasons that quote a
+    /// record, such as `.password` or `.user.email`.
     pub redact: Vec<String>,
 }
 

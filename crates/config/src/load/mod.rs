@@ -5,8 +5,8 @@
 //! files is an error that shows both places. Top-level names that begin with `x-` can hold anchors, and are removed.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use crate::place::{Place, Source};
 use crate::problem::{Problem, Problems};
 use crate::sections::{Tree, is_section, twice};
 use crate::substitute::substitute;
+use crate::whole::read_file;
 
 /// The maximum size of a configuration file in bytes.
 const FILE_MAX: u64 = 4 << 20;
@@ -147,14 +148,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
 
 /// Reads the text of a file.
 fn read(path: &Path, order: usize) -> Result<Arc<Source>, Box<Problem>> {
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut bytes))
-        .map_err(|error| unreadable(path, &error))?;
-    if bytes.len() as u64 > FILE_MAX {
-        let message = format!("the file is larger than {} MiB", FILE_MAX >> 20);
-        return Err(Box::new(Problem::new(&Place::path(path, order), message)));
-    }
+    let bytes = read_file(path, FILE_MAX).map_err(|error| unreadable(path, &error))?;
     match String::from_utf8(bytes) {
         Ok(text) => {
             let text = text.strip_prefix('\u{feff}').unwrap_or(&text);

@@ -1,14 +1,13 @@
 //! The running instance that a command talks to.
 
 use std::{
-    fs,
     io::{ErrorKind, Read},
     net::SocketAddr,
     path::PathBuf,
 };
 
 use clap::Args;
-use millstream_config::{Api, Secret};
+use millstream_config::{Api, Secret, read_file};
 use millstream_net::ClientFiles;
 use serde_json::Value;
 
@@ -17,6 +16,8 @@ use crate::{
     config, exit, page,
 };
 
+/// The maximum size of a file with a token in bytes.
+const TOKEN_FILE_MAX: u64 = 1 << 16;
 /// The environment variable that holds a token.
 const TOKEN: &str = "MILLSTREAM_TOKEN";
 
@@ -99,9 +100,14 @@ impl Remote {
 
     fn token(&self) -> Result<Option<Secret>, String> {
         let text = match &self.token_file {
-            Some(file) => Some(fs::read_to_string(file).map_err(|error| {
-                format!("cannot read the token in {}: {error}", file.display())
-            })?),
+            Some(file) => {
+                let failed =
+                    |why: String| format!("cannot read the token in {}: {why}", file.display());
+                let bytes = read_file(file, TOKEN_FILE_MAX);
+                let bytes = bytes.map_err(|error| failed(error.to_string()))?;
+                let text = String::from_utf8(bytes);
+                Some(text.map_err(|_| failed("it is not UTF-8".to_owned()))?)
+            }
             None => std::env::var(TOKEN).ok(),
         };
         let text = text.map(|text| text.trim().to_owned());
@@ -308,7 +314,7 @@ mod tests {
         }
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("token");
-        fs::write(&file, "0123456789abcdef\n").unwrap();
+        std::fs::write(&file, "0123456789abcdef\n").unwrap();
         let remote = |api: &str| Remote {
             api: Some(api.to_owned()),
             token_file: Some(file.clone()),
@@ -318,7 +324,7 @@ mod tests {
         };
         assert_eq!(remote("agg:1").client(&[]).err(), Some(exit::FAILED));
         assert!(remote("http://agg:1").client(&[]).is_ok());
-        fs::write(&file, "\n").unwrap();
+        std::fs::write(&file, "\n").unwrap();
         let empty = remote("http://agg:1").token().err().unwrap();
         assert!(empty.contains("no token in"), "{empty}");
     }

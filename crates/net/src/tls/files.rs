@@ -1,12 +1,8 @@
 //! Certificates, keys and roots from PEM files.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
+use millstream_config::read_file;
 use rustls::{
     RootCertStore,
     pki_types::{
@@ -21,24 +17,10 @@ use super::Fault;
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, Fault> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| {
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
-    });
-    match read {
-        Ok(_) if bytes.len() as u64 > FILE_BYTES_MAX => {
-            let text = format!("{} is larger than 8 MiB", path.display());
-            Err(Fault::new(option, text))
-        }
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(Fault::new(
-            option,
-            format!("cannot read {}: {error}", path.display()),
-        )),
-    }
+    read_file(path, FILE_BYTES_MAX).map_err(|error| {
+        let text = format!("cannot read {}: {error}", path.display());
+        Fault::new(option, text)
+    })
 }
 
 /// The certificates of a file, at least one.

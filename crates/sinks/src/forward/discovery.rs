@@ -3,9 +3,9 @@
 //! Discovery promises that a list that cannot be read (a missing or wrong file, a name server that does not answer) changes
 //! nothing: the last good list stays in use, and the operator sees a condition. The cluster handles servers that join and leave.
 
-use std::{fmt, fs, io, net::ToSocketAddrs, path::PathBuf, time::Duration};
+use std::{fmt, io, net::ToSocketAddrs, path::PathBuf, time::Duration};
 
-use millstream_config::{Node, OneOrMany};
+use millstream_config::{Node, OneOrMany, read_file};
 use millstream_pipeline::{condition::Trouble, report::Reporter};
 use tokio::{task::spawn_blocking, time::sleep};
 
@@ -141,14 +141,9 @@ impl fmt::Display for Place {
 /// Reads a file of servers, in the format of the option `servers`.
 fn read(path: &PathBuf) -> Result<Vec<ServerOptions>, String> {
     let name = path.display().to_string();
-    let whole = || {
-        let bytes = fs::metadata(path)?.len();
-        if bytes > FILE_BYTES_MAX {
-            return Err(io::Error::other("it is larger than 1 MiB"));
-        }
-        fs::read_to_string(path)
-    };
-    let text = whole().map_err(|error| format!("reading {name}: {error}"))?;
+    let bytes = read_file(path, FILE_BYTES_MAX);
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+    let text = text.map_err(|error| format!("reading {name}: {error}"))?;
     if text.trim().is_empty() {
         // Most likely a tool has just begun to write the file.
         return Err(format!("{name} is empty; an empty list is written []"));
