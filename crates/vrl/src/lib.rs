@@ -8,6 +8,7 @@
 //! | File | Content |
 //! |---|---|
 //! | `program.rs` | compiling: programs and conditions, checks beyond those of the language |
+//! | `limits.rs` | the limits of a program's text, checked before it is compiled |
 //! | `bounds.rs` | rewriting programs, so that values are checked before they could take all memory |
 //! | `checks.rs`, `texts.rs` | the checks of values; those of texts before they are parsed |
 //! | `weight.rs` | estimating the memory that values take |
@@ -59,6 +60,8 @@ mod fields;
 mod functions;
 #[cfg(feature = "vrl")]
 mod layout;
+#[cfg(feature = "vrl")]
+mod limits;
 #[cfg(feature = "vrl")]
 mod metadata;
 mod options;

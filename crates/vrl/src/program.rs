@@ -26,14 +26,9 @@ use crate::{
     bounds::{self, Positions},
     checks, convert,
     functions::{self, Calls},
-    metadata,
+    limits, metadata,
     plan::{self, Plan},
 };
-
-/// The maximum length of a program in bytes.
-const LENGTH_MAX: usize = 1 << 20;
-/// The deepest nesting of brackets in a program. The compiler needs stack space for each level.
-const NESTING_MAX: usize = 128;
 
 /// A program for `remap`, compiled and type-checked.
 #[derive(Clone, Debug)]
@@ -171,7 +166,7 @@ impl Compilation {
                 )]);
             }
         };
-        if let Some(problem) = too_large(text) {
+        if let Some(problem) = limits::exceeded(text) {
             return Err(vec![problem]);
         }
         let calls = Arc::new(Calls::default());
@@ -296,40 +291,6 @@ fn unknown_values(text: &str, program: &Compiled) -> Vec<Diagnostic> {
             )
         })
         .collect()
-}
-
-/// Returns an error if the text is too long or nests too deep. This is checked before compiling, because the compiler
-/// recurses.
-fn too_large(text: &str) -> Option<Diagnostic> {
-    if text.len() > LENGTH_MAX {
-        return Some(Diagnostic::error(
-            text,
-            0..1,
-            &format!(
-                "a program may have {LENGTH_MAX} bytes, and this one has {}",
-                text.len()
-            ),
-            "divide it into several processors",
-        ));
-    }
-    // Brackets in texts and comments are counted as well; they rarely nest.
-    let mut depth = 0_usize;
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > NESTING_MAX {
-            return Some(Diagnostic::error(
-                text,
-                at..at + 1,
-                &format!("brackets nest deeper than {NESTING_MAX} levels"),
-                "put a part of it into a variable",
-            ));
-        }
-    }
-    None
 }
 
 /// The range of the text without surrounding white space.

@@ -24,9 +24,9 @@ use crate::{
 /// The limit in bytes of results that can be much larger than the record: as large as the largest record.
 pub(crate) const RESULT_MAX: usize = 64 << 20;
 /// The largest sum of the indexes in a path of `set`, which creates the elements of arrays up to them.
-const INDEX_MAX: u64 = 65_535;
+pub(crate) const INDEX_MAX: u64 = 65_535;
 /// The smallest index. Negative ones count from the end; each element that is missing moves all others.
-const INDEX_MIN: i64 = -1024;
+pub(crate) const INDEX_MIN: i64 = -1024;
 
 fn text(arguments: &[Option<Value>]) -> Result<&Bytes, ExpressionError> {
     let value = arguments.first().and_then(Option::as_ref);

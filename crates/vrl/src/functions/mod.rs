@@ -1,7 +1,7 @@
 //! The functions of VRL. Some are used unchanged. Some are made repeatable (a record that is read again gets the same values) or
 //! bounded (in stack and memory). The others are refused.
 
-mod bounded;
+pub(crate) mod bounded;
 mod closures;
 mod refused;
 mod repeatable;

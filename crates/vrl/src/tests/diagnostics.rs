@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Condition, Diagnostic, Options, Program, functions};
+use crate::{Condition, Diagnostic, Options, Program, Remap, functions, rig::one};
 
 fn errors(text: &str) -> Vec<Diagnostic> {
     match Program::compile(text, &Options::default()) {
@@ -204,5 +204,45 @@ fn a_time_zone_must_be_a_name_of_the_tz_database() {
                 .message
                 .contains("is not a time zone")
         );
+    }
+}
+
+/// Runs `work` on a thread with a stack of this size.
+fn on_stack<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::Builder::new().stack_size(bytes).spawn(work);
+    thread.unwrap().join().unwrap()
+}
+
+#[test]
+fn the_deepest_programs_run_within_the_stack_of_a_data_thread() {
+    for text in [
+        format!(".x = {}true", "!".repeat(250)),
+        format!(".x = to_string(.a) ?? \"\"{}", " + \"a\"".repeat(250)),
+        format!(".x = .a == 0{}", " || .a == 1".repeat(250)),
+        format!(".x = {}0", "to_int(.a) ?? ".repeat(250)),
+        format!("{}1", ".x = ".repeat(250)),
+        format!(
+            "if .a == 0 {{ .b = 0 }}{}",
+            " else if .a == 2 { .b = 1 }".repeat(248)
+        ),
+        format!("{}.b = 1{}", "if .a != 2 { ".repeat(120), "}".repeat(120)),
+        format!(".x = {}1{}", "[".repeat(120), "]".repeat(120)),
+        format!(".x{} = 1", ".a".repeat(126)),
+        "a = \"b\"\n.x = \"".to_owned() + &"{{ a }}".repeat(120) + "\"",
+    ] {
+        let start = text.chars().take(40).collect::<String>();
+        let program = on_stack(64 << 20, move || {
+            Program::compile(&text, &Options::default())
+        });
+        let Ok((program, _)) = program else {
+            panic!("{start}: {program:?}");
+        };
+        on_stack(2 << 20, move || {
+            let batch = one("{\"a\":1}");
+            let mut remap = Remap::new(&program);
+            remap.begin(&batch, 0);
+            remap.run(0, &mut Vec::new());
+            drop((remap, program.clone(), program));
+        });
     }
 }
