@@ -2,11 +2,12 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
-use millstream_pipeline::reject::{Original, Rejected};
+use millstream_pipeline::{
+    redact::Redaction,
+    reject::{Original, Rejected},
+};
 use millstream_record::Time;
 use serde_json::{Map, Value};
-
-use crate::redact::Redaction;
 
 /// The record on one line, with the fields of `redaction` hidden. A binary record cannot be searched. If there are fields to hide, only
 /// its number of bytes is shown.
@@ -17,7 +18,7 @@ pub fn line(rejected: &Rejected<'_>, redaction: &Redaction) -> String {
         .collect();
     let mut fields = vec![
         ("node", text(rejected.node)),
-        ("reason", text(rejected.reason)),
+        ("reason", text(&redaction.reason(rejected))),
         ("time", text(&stamp(rejected.time))),
         ("tag", text(rejected.tag)),
         ("values", Value::Object(values).to_string()),
@@ -27,7 +28,7 @@ pub fn line(rejected: &Rejected<'_>, redaction: &Redaction) -> String {
         Original::Text(original) => fields.push(("record", text(&redaction.text(original)))),
         Original::Entry(time, record) => {
             fields.extend(time.map(|time| ("event_time", text(&stamp(time)))));
-            fields.push(("record", shown(record, redaction)));
+            fields.push(("record", redaction.json(record)));
         }
         Original::Binary(bytes) if redaction.is_empty() => {
             fields.push(("record_base64", text(&STANDARD.encode(bytes))));
@@ -39,21 +40,6 @@ pub fn line(rejected: &Rejected<'_>, redaction: &Redaction) -> String {
         .map(|(name, value)| format!("\"{name}\":{value}"))
         .collect();
     format!("{{{}}}", fields.join(","))
-}
-
-/// A record that is JSON, with the fields of `redaction` hidden. If there are no fields to hide, the text is unchanged, so it keeps all
-/// digits and repeated fields.
-fn shown(record: String, redaction: &Redaction) -> String {
-    if redaction.is_empty() {
-        return record;
-    }
-    match serde_json::from_str::<Value>(&record) {
-        Ok(mut value) => {
-            redaction.apply(&mut value);
-            value.to_string()
-        }
-        Err(_) => "null".to_owned(),
-    }
 }
 
 fn text(text: &str) -> String {

@@ -25,6 +25,7 @@ pub mod processor;
 pub mod promise;
 mod pump;
 mod readings;
+pub mod redact;
 pub mod reject;
 pub mod rejected;
 mod rejection_log;

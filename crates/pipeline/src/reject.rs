@@ -220,8 +220,13 @@ impl<'a> Rejected<'a> {
     /// Reads the record at the start of `bytes`; `None` if [`write()`] did not write it.
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let head = entry_head(bytes, 0).ok()?;
+        Self::of_fields(bytes, head.record, head.time?)
+    }
+
+    /// Reads the fields of a rejected record at the offset `at`; its entry has this time.
+    pub fn of_fields(bytes: &'a [u8], at: usize, time: Time) -> Option<Self> {
         let mut rejected = Self {
-            time: head.time?,
+            time,
             node: "",
             reason: "",
             tag: "",
@@ -229,7 +234,7 @@ impl<'a> Rejected<'a> {
             records: 1,
             message: b"",
         };
-        let mut reader = Reader::at(bytes, head.record);
+        let mut reader = Reader::at(bytes, at);
         for _ in 0..reader.map_len().ok()? {
             let key = reader.bytes().ok()?;
             if key == b"records" {

@@ -8,7 +8,10 @@ use std::{
 
 use millstream_record::Batch;
 
-use crate::reject::{self, Original, Rejected, excerpt};
+use crate::{
+    redact,
+    reject::{self, Original, Rejected, excerpt},
+};
 
 /// The minimum time between two lines of one node.
 const QUIET: Duration = Duration::from_secs(10);
@@ -123,12 +126,14 @@ fn first(batch: &Batch) -> String {
     let Some(rejected) = Rejected::read(&batch.body) else {
         return String::new();
     };
+    let redaction = redact::chosen();
     let record = match rejected.original() {
-        Original::Text(text) => excerpt(text, SHOWN_CHARS),
-        Original::Entry(_, json) => excerpt(&json, SHOWN_CHARS),
+        Original::Text(text) if redaction.is_empty() => excerpt(text, SHOWN_CHARS),
+        Original::Text(text) => excerpt(&redaction.text(text), SHOWN_CHARS),
+        Original::Entry(_, json) => excerpt(&redaction.json(json), SHOWN_CHARS),
         Original::Binary(bytes) => format!("{} bytes that are no text", bytes.len()),
     };
-    let reason = excerpt(rejected.reason, SHOWN_CHARS);
+    let reason = excerpt(&redaction.reason(&rejected), SHOWN_CHARS);
     let peer = rejected.values.iter().find(|(name, _)| *name == "peer");
     let from = peer.map(|(_, peer)| format!(" from {}", excerpt(peer, SHOWN_CHARS)));
     let from = from.unwrap_or_default();

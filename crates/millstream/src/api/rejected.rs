@@ -16,16 +16,13 @@ use axum::{
     http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
-use millstream_pipeline::rejected::RejectedFile;
+use millstream_pipeline::{redact::Redaction, rejected::RejectedFile};
 use millstream_record::Time;
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, task::spawn_blocking};
 
 use super::{Shown, query};
-use crate::{
-    redact::Redaction,
-    rejects::{line, stamp},
-};
+use crate::rejects::{line, stamp};
 
 /// The maximum number of bytes of a file that are read to count its records.
 const READ_BYTES_MAX: u64 = 64 << 20;

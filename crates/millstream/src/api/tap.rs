@@ -19,14 +19,18 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_core::Stream;
-use millstream_pipeline::taps::{NoTap, Sample, Tap};
+use millstream_pipeline::{
+    redact::{HIDDEN, Redaction},
+    reject::{Original, Rejected},
+    taps::{NoTap, Sample, Tap},
+};
 use millstream_record::Encoding;
 use millstream_wire::{json, record::MESSAGE};
 use serde_json::Value;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::{Shown, query};
-use crate::{redact::Redaction, rejects::stamp};
+use crate::rejects::stamp;
 
 /// The time without records after which an empty line is sent.
 const BEAT: Duration = Duration::from_secs(20);
@@ -144,8 +148,42 @@ fn line(node: &str, sample: &Sample, redaction: &Redaction) -> String {
         text(&sample.port),
         text(sample.tag.as_str()),
         text(&stamp(sample.time)),
-        record(&sample.record, sample.encoding, redaction),
+        match rejected(sample, redaction) {
+            Some(rejected) => rejected.to_string(),
+            None => record(&sample.record, sample.encoding, redaction),
+        },
     )
+}
+
+/// Returns a rejected record with the fields of `redaction` hidden, also in its reason and in the original record. `None` if the sample
+/// is no rejected record, or nothing is to be hidden.
+fn rejected(sample: &Sample, redaction: &Redaction) -> Option<Value> {
+    if redaction.is_empty() || !sample.tag.as_str().ends_with(".rejected") {
+        return None;
+    }
+    let rejected = Rejected::of_fields(&sample.record, 0, sample.time)?;
+    if rejected.node.is_empty() || rejected.reason.is_empty() {
+        return None;
+    }
+    // What is left of a long message does not tell its fields.
+    let (reason, message) = match (sample.is_cut, rejected.original()) {
+        (false, Original::Text(text)) => (redaction.reason(&rejected), redaction.text(text)),
+        (false, Original::Entry(_, record)) => {
+            (redaction.reason(&rejected), redaction.json(record))
+        }
+        (true, _) | (_, Original::Binary(_)) => (HIDDEN.into(), HIDDEN.to_owned()),
+    };
+    let mut fields = serde_json::Map::new();
+    let own = [
+        ("node", rejected.node),
+        ("reason", &reason),
+        ("tag", rejected.tag),
+    ];
+    for (name, value) in own.into_iter().chain(rejected.values.iter().copied()) {
+        fields.insert(name.to_owned(), value.into());
+    }
+    fields.insert(MESSAGE.to_owned(), message.into());
+    Some(Value::Object(fields))
 }
 
 /// Returns a record as JSON, with the fields of `redaction` hidden. Returns `null` if the record cannot be converted, or if it is

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millstream_pipeline::{failure::Failure, output::Out, processor::Task};
+use millstream_pipeline::{failure::Failure, output::Out, processor::Task, redact};
 use millstream_record::Batch;
 use millstream_wire::record::records;
 
@@ -58,6 +58,16 @@ struct Restart {
     unread: u32,
 }
 
+/// What the program said, without values that `api.redact` hides: it may quote the records that it got.
+fn masked(batch: &Batch, text: String) -> String {
+    let redaction = redact::chosen();
+    if redaction.is_empty() {
+        return text;
+    }
+    let records = records(batch).map(|(range, _)| batch.body.get(range).unwrap_or_default());
+    redaction.about(batch, records, &text).into_owned()
+}
+
 fn unable(launch: &Launch, error: &io::Error) -> Failure {
     let name = launch.name();
     Failure::peer(format!(
@@ -86,13 +96,13 @@ impl Executing {
     /// Sends each record without waiting for the answers to earlier records. Returns `None` when all records are answered. If the
     /// program fails, discards the staged answers and returns the cause.
     fn all_at_once(&mut self, batch: &Batch) -> Result<Option<Cause>, Failure> {
-        self.make_ready()?;
+        self.make_ready(batch)?;
         // If the batch has a single record, its answer cannot belong to another record. So surplus output is not awaited.
         let Err(cause) = self.run(batch, records(batch), batch.count > 1) else {
             return Ok(None);
         };
         self.staged.clear();
-        self.fail(&cause)?;
+        self.fail(&cause, batch)?;
         Ok(Some(cause))
     }
 
@@ -122,7 +132,7 @@ impl Executing {
             }
             let mut tries = 0;
             while let Err(cause) = self.one(batch, (range.clone(), timed), settles)? {
-                let fault = self.fail(&cause)?;
+                let fault = self.fail(&cause, batch)?;
                 if fault.is_unread {
                     continue;
                 }
@@ -163,7 +173,7 @@ impl Executing {
         event: Event<'_>,
         settles: bool,
     ) -> Result<Result<(), Cause>, Failure> {
-        self.make_ready()?;
+        self.make_ready(batch)?;
         let before = self.staged.mark();
         let ran = self.run(batch, iter::once(event), settles);
         if ran.is_err() {
@@ -221,7 +231,7 @@ impl Executing {
     }
 
     /// Starts the program if it is not running. A program that can no longer be used is ended and started again.
-    fn make_ready(&mut self) -> Result<(), Failure> {
+    fn make_ready(&mut self, batch: &Batch) -> Result<(), Failure> {
         let cause = match self
             .program
             .as_mut()
@@ -240,7 +250,7 @@ impl Executing {
             self.shared.reporter.error("program-stray", text);
         }
         if let Some(cause) = cause {
-            self.fail(&cause)?;
+            self.fail(&cause, batch)?;
         }
         let Shared {
             launch, reporter, ..
@@ -254,7 +264,7 @@ impl Executing {
     }
 
     /// Ends the program after a failure. Returns an error if too many processes in a row have read nothing.
-    fn fail(&mut self, cause: &Cause) -> Result<Fault, Failure> {
+    fn fail(&mut self, cause: &Cause, batch: &Batch) -> Result<Fault, Failure> {
         let Shared {
             launch, reporter, ..
         } = &*self.shared;
@@ -262,13 +272,14 @@ impl Executing {
         self.outgoing.reset(KEPT_BYTES);
         let program = self.program.take();
         let has_answered = program.as_ref().is_some_and(Program::has_answered);
-        let fault = match program {
+        let mut fault = match program {
             Some(program) => program.fail(cause),
             None => Fault {
                 why: cause.to_string(),
                 is_unread: true,
             },
         };
+        fault.why = masked(batch, fault.why);
         let text = format_args!("`{}` {}; it is started again", launch.name(), fault.why);
         reporter.warn("program-failed", text);
         if fault.is_unread && !has_answered {
@@ -296,6 +307,7 @@ impl Task for Executing {
         self.answers.reset(KEPT_BYTES);
         self.outgoing.reset(KEPT_BYTES);
         if let Some(words) = self.program.as_mut().and_then(Program::take_words) {
+            let words = masked(batch, words);
             let text = format_args!(
                 "`{}` writes on standard error: {words}",
                 self.shared.launch.name()

@@ -197,6 +197,7 @@ impl Delivery<'_> {
                         }
                     },
                 };
+            let why = self.request.masked(&piece.items, why);
             let text = format_args!("{}: {why}", self.sender.url);
             match self.outage.retry(text, wait.unwrap_or_default()).await {
                 Then::Retry => {}
@@ -272,6 +273,7 @@ impl Delivery<'_> {
     fn partial(&self, answer: &Answer) {
         if let Some((count, why)) = self.sender.client.packing.partial(&answer.body) {
             self.sender.meters.dropped.add(count);
+            let why = self.request.masked(&self.request.all(), why);
             let url = &self.sender.url;
             let text =
                 format_args!("{url} accepted a request and dropped {count} records of it: {why}");

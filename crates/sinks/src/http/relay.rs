@@ -252,6 +252,7 @@ impl<'a> Relay<'a> {
             .iter()
             .flat_map(|(items, why)| items.iter().map(|item| (&**why, *item)));
         for (why, items) in &group(each) {
+            let why = &*request.masked(items, why.to_string());
             self.refused.add(items.len() as u64);
             let (count, url) = (items.len(), &self.sender.url);
             let name = &self.lane.context.name;

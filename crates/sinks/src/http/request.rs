@@ -14,6 +14,7 @@ use std::{io::Write as _, ops::Range};
 
 use bytes::Bytes;
 use flate2::{Compression as Level, write::ZlibEncoder};
+use millstream_pipeline::redact;
 use millstream_record::Batch;
 use millstream_wire::{
     compression::{Codec, compress},
@@ -146,6 +147,18 @@ impl Request {
     /// The indexes of all items.
     pub(super) fn all(&self) -> Vec<u32> {
         (0..u32::try_from(self.items.len()).unwrap_or(u32::MAX)).collect()
+    }
+
+    /// A text of the server about some items, without values that `api.redact` hides: the text may quote their records.
+    pub(super) fn masked(&self, items: &[u32], mut text: String) -> String {
+        let redaction = redact::chosen();
+        if redaction.is_empty() {
+            return text;
+        }
+        for (batch, records) in self.records(items) {
+            text = redaction.about(batch, records, &text).into_owned();
+        }
+        text
     }
 
     /// The records of some items, grouped by batch.

@@ -3,9 +3,10 @@
 use std::io::{self, BufWriter, Write, stdout};
 
 use clap::Args;
+use millstream_pipeline::redact::Redaction;
 
 use super::{Which, ended};
-use crate::{exit, redact::Redaction, rejects};
+use crate::{exit, rejects};
 
 /// Write rejected records to stdout, one JSON object per line.
 ///
