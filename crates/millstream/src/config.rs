@@ -18,6 +18,7 @@ use millstream_pipeline::{
     layout::{self, Laid},
     plan::{Plan, RunSettings},
 };
+use millstream_processors::Compiling;
 use millstream_wire::zone;
 
 use crate::{
@@ -47,6 +48,7 @@ pub struct Loaded {
 
 /// Loads and checks files and directories. On failure returns all errors together.
 pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
+    let _compiling = Compiling::begin();
     let loaded = load(paths, &Environment::of_process())?;
     let sections = loaded.tree.sections();
     let mut problems = loaded.problems.0;

@@ -16,7 +16,6 @@ mod log;
 mod masked;
 mod page;
 mod progress;
-mod redact;
 mod reference;
 mod registry;
 mod rejects;
@@ -30,7 +29,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use millstream_pipeline::node::Component;
-use millstream_sys::allocator::MidPage;
+use millstream_processors::{compile_programs, has_compiler};
+use millstream_sys::{allocator::MidPage, signals};
 
 /// Makes large buffers begin in the middle of a page, where the kernel copies fast.
 #[global_allocator]
@@ -63,7 +63,13 @@ enum Command {
     Components(commands::components::Components),
     Example(commands::components::Example),
     Schema(commands::schema::Schema),
+    /// Compile programs for another process of this program.
+    #[command(hide = true)]
+    CompilePrograms,
 }
+
+/// The name of [`Command::CompilePrograms`].
+const COMPILE_PROGRAMS: &str = "compile-programs";
 
 /// Exit codes. Those above 1 are from sysexits.h.
 mod exit {
@@ -79,12 +85,18 @@ mod exit {
 
 /// Runs the program with the arguments of the process. `components` are added to those of Millstream.
 pub fn main(components: &'static [Component]) -> ExitCode {
+    // First, because a signal before `run` has its handlers would end the process.
+    signals::hold_requests();
+    has_compiler(COMPILE_PROGRAMS);
     registry::add(components);
     page::fit_terminal();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(misunderstood(&error)),
     };
+    if !matches!(cli.command, Command::Run(_)) {
+        signals::release();
+    }
     ExitCode::from(match cli.command {
         Command::Run(run) => run.execute(),
         Command::Check(check) => check.execute(),
@@ -99,6 +111,10 @@ pub fn main(components: &'static [Component]) -> ExitCode {
         Command::Components(components) => components.execute(),
         Command::Example(example) => example.execute(),
         Command::Schema(schema) => schema.execute(),
+        Command::CompilePrograms => match compile_programs() {
+            Ok(()) => exit::DRAINED,
+            Err(_) => exit::FAILED,
+        },
     })
 }
 

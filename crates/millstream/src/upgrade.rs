@@ -14,6 +14,7 @@ use std::{
 };
 
 use millstream_net::handover;
+use millstream_sys::child;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncReadExt, copy, sink},
@@ -87,14 +88,15 @@ struct Checker(Option<Child>);
 impl Checker {
     /// Starts the check. Also returns the program's standard error.
     fn start(program: &Path, config: &[PathBuf]) -> io::Result<(Self, ChildStderr)> {
-        let mut child = Command::new(program)
+        let mut command = child::command(program);
+        command
             .arg("check")
             .args(config)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()?;
+            .process_group(0);
+        let mut child = child::spawn(&mut command)?;
         let errors = child.stderr.take();
         let checker = Self(Some(child));
         let errors = errors.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;

@@ -65,6 +65,27 @@ impl Beside {
     }
 }
 
+/// A TCP listener of the program itself, which belongs to no source. It is non-blocking and not registered with a runtime. An upgrade
+/// leaves it open for the next program.
+#[derive(Debug)]
+pub struct Own {
+    /// The listener.
+    pub listener: TcpListener,
+    /// Belongs to the listener: keep both for the same time.
+    pub live: Live,
+}
+
+impl Own {
+    /// Binds an address, or takes the socket that this process inherited for it.
+    pub fn bind(address: &str) -> io::Result<Self> {
+        let socket = bind_inet(&[], address, Type::STREAM)?;
+        // No source has this name, so none takes the socket over in a reload.
+        let live = Live::of(&"api.listen".into(), &socket);
+        let listener = socket.into();
+        Ok(Self { listener, live })
+    }
+}
+
 /// A bound datagram socket, non-blocking and not registered with a runtime. The source reads it.
 #[derive(Debug)]
 pub enum Datagrams {

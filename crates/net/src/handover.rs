@@ -1,5 +1,5 @@
 //! Listening sockets that outlive the process. systemd opens some before the process starts (sd_listen_fds(3)), and a process that
-//! upgrades itself passes its sockets to the next program.
+//! upgrades itself passes its sockets to the next program: those of sources, and those of the program's own interface.
 //!
 //! A source binds as usual. If the process inherited a socket with that address, the source gets the inherited socket. A source may
 //! replace another one in a reload, under the same name or a new one. If both have the same address, the new source gets the socket
@@ -14,12 +14,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use millstream_sys::inherited;
+use millstream_sys::{child::LISTENERS, inherited};
 use rustix::io::{FdFlags, fcntl_setfd};
 use socket2::{SockAddr, SockRef, Socket, Type};
 
-/// The environment variable with the sockets that the previous program has left open: `PID:N,N`, the process and the descriptors.
-const VARIABLE: &str = "MILLSTREAM_LISTENERS";
 /// The first file descriptor that systemd passes.
 const SYSTEMD_FIRST: RawFd = 3;
 
@@ -61,7 +59,7 @@ fn sockets() -> MutexGuard<'static, Sockets> {
 
 /// A second handle of a listening socket. A source holds this handle for as long as the source listens on the socket.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub struct Live {
     handle: Option<Arc<OwnedFd>>,
 }
 
@@ -95,14 +93,17 @@ impl Live {
     }
 }
 
-/// Takes over the sockets that the process was started with. Call this once, before the process opens any file.
-pub fn inherit() {
-    let found = from_systemd().chain(from_before()).filter_map(|number| {
+/// Takes over the sockets that the process was started with. Call this once, before the process opens any file. Returns whether this
+/// program has replaced another one in the same process.
+pub fn inherit() -> bool {
+    let before = from_before().into_iter().flatten();
+    let found = from_systemd().chain(before).filter_map(|number| {
         let socket = Socket::from(inherited::adopt(number).ok()?);
         socket.local_addr().is_ok().then_some(socket)
     });
     let found: Vec<_> = found.collect();
     sockets().inherited = found;
+    from_before().is_some()
 }
 
 /// The file descriptors that `LISTEN_FDS` announces, if `LISTEN_PID` is this process.
@@ -118,16 +119,12 @@ fn named<T: std::str::FromStr>(variable: &str) -> Option<T> {
     env::var(variable).ok()?.parse().ok()
 }
 
-/// The file descriptors in [`VARIABLE`], if the previous program ran in this process.
-fn from_before() -> impl Iterator<Item = RawFd> {
-    let value = env::var(VARIABLE).unwrap_or_default();
-    let (process, numbers) = value.split_once(':').unwrap_or_default();
-    let numbers = match process.parse() == Ok(process::id()) {
-        true => numbers,
-        false => "",
-    };
-    let numbers: Vec<_> = numbers.split(',').flat_map(str::parse).collect();
-    numbers.into_iter()
+/// The file descriptors in the variable [`LISTENERS`] (`PID:N,N`, the process and the descriptors), if the previous program ran in this process.
+fn from_before() -> Option<Vec<RawFd>> {
+    let value = env::var(LISTENERS).ok()?;
+    let (process, numbers) = value.split_once(':')?;
+    (process.parse() == Ok(process::id()))
+        .then(|| numbers.split(',').flat_map(str::parse).collect())
 }
 
 /// Returns the socket of this type and address that the process inherited, or on which one of these sources listens.
@@ -205,7 +202,10 @@ pub fn hand_over() -> (&'static str, String) {
         Some(kept.as_raw_fd().to_string())
     });
     let numbers: Vec<_> = left.collect();
-    (VARIABLE, format!("{}:{}", process::id(), numbers.join(",")))
+    (
+        LISTENERS,
+        format!("{}:{}", process::id(), numbers.join(",")),
+    )
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ mod tls;
 #[cfg(test)]
 mod tests;
 
-pub use bind::{Beside, Datagrams};
+pub use bind::{Beside, Datagrams, Own};
 pub use connection::{Connection, Peer};
 pub use descriptors::interface_connections;
 pub use dial::{LOOKUP_AGE, Remote, connect, connect_each, has_moved, open};

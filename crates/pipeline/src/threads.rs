@@ -13,7 +13,7 @@ use std::{
     time::Instant,
 };
 
-use millstream_sys::last_words;
+use millstream_sys::{last_words, signals};
 use tokio::{runtime, sync::mpsc, task::LocalSet};
 
 use crate::{
@@ -175,6 +175,8 @@ where
     thread::Builder::new()
         .name(name.chars().take(15).collect())
         .spawn(move || {
+            // Only the main thread takes signals.
+            signals::hold().keep();
             let local = LocalSet::new();
             local.block_on(&runtime, async move { start().await });
             runtime.block_on(local);

@@ -1,15 +1,12 @@
 //! VRL (Vector Remap Language) in options. Compiles programs and conditions, and gives each message of the compiler a location
 //! in the file that contains the text.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    ops::Range,
-    sync::Arc,
-};
+use std::{ops::Range, sync::Arc};
 
-use millstream_config::{Node, Place, Problem, Source};
+use millstream_config::{Node, Place, Problem, Source, read_file};
 use millstream_vrl::{Condition, Diagnostic, Options, Program};
+
+use crate::compiling::{self, Kind};
 
 /// The maximum size of a program file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -56,19 +53,8 @@ impl Script {
             let help = "a path is relative to the directory of the configuration file";
             Problem::new(&option.place, message).help(help)
         };
-        let read = || -> io::Result<Vec<u8>> {
-            let file = File::open(&resolved)?;
-            if !file.metadata()?.is_file() {
-                return Err(io::Error::other("it is not a file"));
-            }
-            let mut bytes = Vec::new();
-            file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-            Ok(bytes)
-        };
-        let bytes = read().map_err(|error| refused(error.to_string()))?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(refused(format!("it has more than {FILE_BYTES_MAX} bytes")));
-        }
+        let bytes = read_file(&resolved, FILE_BYTES_MAX);
+        let bytes = bytes.map_err(|error| refused(error.to_string()))?;
         let text = String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
             refused(format!("byte {at} of it is not UTF-8"))
@@ -80,12 +66,24 @@ impl Script {
 
     /// Compiles the text as a program.
     pub(crate) fn program(&self, options: &Options) -> Compiled<Program> {
-        self.placed(Program::compile(&self.text, options))
+        let compile = Program::compile;
+        self.placed(compiling::compile(
+            Kind::Program,
+            &self.text,
+            options,
+            compile,
+        ))
     }
 
     /// Compiles the text as a condition.
     pub(crate) fn condition(&self, options: &Options) -> Compiled<Condition> {
-        self.placed(Condition::compile(&self.text, options))
+        let compile = Condition::compile;
+        self.placed(compiling::compile(
+            Kind::Condition,
+            &self.text,
+            options,
+            compile,
+        ))
     }
 
     fn placed<T>(&self, compiled: Result<(T, Vec<Diagnostic>), Vec<Diagnostic>>) -> Compiled<T> {
@@ -149,8 +147,8 @@ mod tests {
         std::fs::write(at("binary"), b".a = \"\xff\"").unwrap();
         for (name, why) in [
             ("missing", "No such file"),
-            ("", "not a file"),
-            ("large", "more than 1048576 bytes"),
+            ("", "but a directory"),
+            ("large", "larger than 1 MiB"),
             ("binary", "byte 6 of it is not UTF-8"),
         ] {
             let options = options("{\"file\": \"x\"}");

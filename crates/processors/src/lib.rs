@@ -1,5 +1,6 @@
 //! The processors. Each one has a directory, and an entry in the list below.
 
+mod compiling;
 mod condition;
 #[cfg(test)]
 mod contributing;
@@ -15,6 +16,7 @@ mod route;
 mod sample;
 mod zone;
 
+pub use compiling::{Session as Compiling, has_command as has_compiler, serve as compile_programs};
 #[cfg(feature = "fuzzing")]
 pub use exec::fuzzing;
 pub use exec::kill_all as kill_programs;

@@ -12,7 +12,7 @@ use std::{
         unix::{ffi::OsStrExt, fs::MetadataExt, net::UnixStream},
     },
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::Arc,
 };
 
@@ -22,6 +22,8 @@ use rustix::{
     mount::{MountFlags, UnmountFlags},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags},
 };
+
+use crate::child;
 
 /// The file system type of these mounts, as /proc/self/mountinfo shows it.
 pub const TYPE: &str = "fuse.millstream";
@@ -178,11 +180,9 @@ pub fn unmount(target: &Path) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     for helper in HELPERS {
-        let ran = Command::new(helper)
-            .args(["-u", "-z", "-q", "--"])
-            .arg(target)
-            .stdin(Stdio::null())
-            .output();
+        let mut command = child::command(helper);
+        command.args(["-u", "-z", "-q", "--"]).arg(target);
+        let ran = child::output(command.stdin(Stdio::null()));
         if ran.is_ok_and(|output| output.status.success()) {
             return Ok(());
         }
@@ -267,14 +267,16 @@ fn by_helper(
     for helper in HELPERS {
         let (ours, theirs) = UnixStream::pair().map_err(message)?;
         // The socket is the helper's standard input, so that no descriptor has to be inherited by number.
-        let started = Command::new(helper)
+        let mut command = child::command(helper);
+        command
             .args(["-o", &words, "--"])
             .arg(target)
             .env("_FUSE_COMMFD", "0")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn();
+            .stderr(Stdio::piped());
+        let started = child::spawn(&mut command);
+        drop(command);
         let Ok(mut child) = started else { continue };
         return match receive(&ours) {
             Ok(device) => {

@@ -4,6 +4,7 @@
 
 pub mod allocator;
 pub mod checksum;
+pub mod child;
 pub mod datagrams;
 pub mod disk;
 pub mod exit;
@@ -13,6 +14,7 @@ pub mod last_words;
 pub mod no_room;
 pub mod private;
 pub mod random;
+pub mod signals;
 pub mod thread_time;
 pub mod unsent;
 pub mod wake;

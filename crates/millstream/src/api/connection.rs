@@ -17,7 +17,7 @@ use std::{
 };
 
 use axum::{extract::connect_info::Connected, serve::IncomingStream};
-use millstream_net::{Handling, Timed, Times, interface_connections};
+use millstream_net::{Handling, Own, Timed, Times, handover::Live, interface_connections};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpListener,
@@ -59,17 +59,24 @@ pub struct Listener {
     listener: TcpListener,
     places: Places,
     tls: Option<Arc<Tls>>,
+    _live: Live,
 }
 
 impl Listener {
-    /// Binds the address. A loopback address does not use `tls`.
+    /// Binds the address, or takes the socket of the program that this one replaces. A loopback address does not use `tls`.
     pub async fn bind(address: &str, tls: Option<Arc<Tls>>) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let own = {
+            let address = address.to_owned();
+            // Resolving a name can block.
+            tokio::task::spawn_blocking(move || Own::bind(&address)).await??
+        };
+        let listener = TcpListener::from_std(own.listener)?;
         let is_local = listener.local_addr()?.ip().is_loopback();
         Ok(Self {
             listener,
             places: Places::default(),
             tls: tls.filter(|_| !is_local),
+            _live: own.live,
         })
     }
 }

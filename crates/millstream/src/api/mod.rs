@@ -54,6 +54,7 @@ use millstream_pipeline::{
     failure::Failure,
     guard::guarded,
     meters::Meters,
+    redact::Redaction,
     report::Reporter,
     running::{Nodes, Running},
 };
@@ -62,7 +63,6 @@ use serde_json::Value;
 
 use crate::{
     described::Descriptions,
-    redact::Redaction,
     reload::{Report, Requests},
 };
 use access::{Access, Denied};

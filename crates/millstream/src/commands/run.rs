@@ -10,9 +10,11 @@ use millstream_pipeline::{
     guard::guarded,
     launch::{Launch, launch},
     meters::Meters,
+    redact::{self, Redaction},
     running::Running,
 };
 use millstream_processors::kill_programs;
+use millstream_sys::{child, signals};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -35,6 +37,9 @@ const CLOSE: Duration = Duration::from_secs(2);
 const END: Duration = Duration::from_secs(1);
 /// The maximum time for writing the last log lines.
 const LAST_LINES: Duration = Duration::from_millis(500);
+
+/// The time in which the runtime hands over a signal that a handler has caught.
+const CAUGHT: Duration = Duration::from_millis(5);
 
 /// Run the pipeline until SIGTERM or SIGINT, then drain.
 #[derive(Args)]
@@ -71,7 +76,9 @@ pub struct Run {
 impl Run {
     /// Runs; returns the exit code.
     pub fn execute(self) -> u8 {
-        handover::inherit();
+        if handover::inherit() {
+            child::adopt();
+        }
         let loaded = match config::read(&self.config) {
             Ok(loaded) => loaded,
             Err(problems) => return config::complain(&problems),
@@ -106,6 +113,8 @@ impl Run {
     ) -> io::Result<(u8, Option<Asked>)> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
+            // Only the main thread takes signals, so that all of them can wait during an upgrade.
+            .on_thread_start(|| signals::hold().keep())
             .build()?;
         let deadline = Deadline::start(self.drain)?;
         let run = guarded(self.run(loaded, upgrade, &deadline));
@@ -139,7 +148,7 @@ impl Run {
         tracing::info!("started {} nodes", running.nodes.now().len());
         for address in handover::close_rest() {
             tracing::warn!(
-                "no source listens at {address}, which this process was started with: it is closed"
+                "nothing listens at {address}, which this process was started with: it is closed"
             );
         }
         systemd::notify("READY=1");
@@ -160,7 +169,10 @@ impl Run {
                 exit::FAILED
             }
         };
-        (code, asked)
+        match asked {
+            Some(Asked::Upgrade) => (code, Some(events.last_stop().await)),
+            other => (code, other),
+        }
     }
 
     /// The exit code of a run that ended without failed nodes. Lost records are a failure. Rejected records that a job (`--once`) leaves in
@@ -191,14 +203,15 @@ impl Run {
         exit::FAILED
     }
 
-    /// Installs the signal handlers, then binds the addresses of the HTTP interface, then starts the pipeline. The signal handlers come
-    /// first, so that no signal kills the process during the start.
+    /// Installs the signal handlers, then binds the addresses of the HTTP interface, then starts the pipeline. The signals wait until
+    /// the pipeline runs, so that the threads of the pipeline never take them.
     async fn start(
         &self,
         loaded: config::Loaded,
         upgrade: &Upgrade,
     ) -> Result<(Running, Events), Failure> {
         let signals = Signals::new()?;
+        let held = signals::hold();
         let bound = api::bind(
             &loaded.settings.api,
             loaded.api_tls,
@@ -206,6 +219,7 @@ impl Run {
             &loaded.settings.host,
         )
         .await?;
+        redact::choose(Redaction::new(&loaded.settings.api.redact));
         let start = Launch {
             once: self.once,
             open_memory: MemoryChannel::open,
@@ -213,6 +227,8 @@ impl Run {
         };
         let descriptions = Descriptions::new(&loaded.plan, &loaded.entries);
         let (running, reloader) = launch(loaded.plan, start).await?;
+        drop(held);
+        signals::release();
         let (reload, requests) = Reload::new(
             &self.config,
             loaded.entries,
@@ -241,7 +257,7 @@ impl Run {
     ) -> (Option<Vec<Failure>>, Option<Asked>) {
         let mut progress = Progress::new(self.once, &running.meters);
         let mut stopping = running.stopping();
-        let asked = tokio::select! {
+        let mut asked = tokio::select! {
             failures = running.ended() => return (Some(failures), None),
             asked = guarded(events.ask_to_end(false)) => asked.unwrap_or_else(|panic| {
                 running.fail(Failure::us(format!("the main thread panicked: {}", panic.0)));
@@ -269,36 +285,33 @@ impl Run {
         );
         running.stop();
         let limit = deadline.left().min(self.drain);
-        let (ended, again) = drain(running, events, limit).await;
-        // A stop during the drain of an upgrade ends the process.
-        (
-            ended,
-            again.filter(|again| *again == Asked::Stop).or(Some(asked)),
-        )
+        let ended = drain(running, events, limit, &mut asked).await;
+        (ended, Some(asked))
     }
 }
 
-/// Waits after the stop until all nodes have ended, and returns their failures. If a second signal arrives first, returns `None` and
-/// the second request. If `limit` passes first, returns an empty list if all accepted records are in disk channels, and otherwise
-/// `None`.
+/// Waits after the stop until all nodes have ended, and returns their failures. If a second stop arrives first, returns `None`. If
+/// `limit` passes first, returns an empty list if all accepted records are in disk channels, and otherwise `None`. A stop during the
+/// drain of an upgrade turns `asked` into a stop.
 async fn drain(
     running: &mut Running,
     events: &mut Events,
     limit: Duration,
-) -> (Option<Vec<Failure>>, Option<Asked>) {
+    asked: &mut Asked,
+) -> Option<Vec<Failure>> {
     let close = CLOSE.min(limit / 4);
     tokio::select! {
-        failures = running.ended() => return (Some(failures), None),
+        failures = running.ended() => return Some(failures),
         () = tokio::time::sleep(limit - close) => {}
-        again = events.ask_to_end(true) => return (None, Some(again)),
+        () = events.ask_again(asked) => return None,
     }
     running.give_up_waiting();
     tokio::select! {
-        failures = running.ended() => return (Some(failures), None),
+        failures = running.ended() => return Some(failures),
         () = tokio::time::sleep(close) => {}
-        again = events.ask_to_end(true) => return (None, Some(again)),
+        () = events.ask_again(asked) => return None,
     }
-    (running.is_all_kept().await.then(Vec::new), None)
+    running.is_all_kept().await.then(Vec::new)
 }
 
 /// The signals that the program handles.
@@ -323,6 +336,14 @@ impl Signals {
             usr2: listen(SignalKind::user_defined2())?,
         })
     }
+
+    /// Resolves when the process is asked to stop.
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
 }
 
 /// Signals and requests that arrive while the pipeline runs.
@@ -344,6 +365,27 @@ enum Asked {
 }
 
 impl Events {
+    /// Handles signals and requests during the drain, until a second stop ends it. The first stop after an upgrade only ends the upgrade.
+    async fn ask_again(&mut self, asked: &mut Asked) {
+        self.ask_to_end(true).await;
+        if *asked == Asked::Upgrade {
+            *asked = Asked::Stop;
+            systemd::notify("STOPPING=1");
+            tracing::info!("stopping instead of upgrading; another signal ends the drain at once");
+            self.ask_to_end(true).await;
+        }
+    }
+
+    /// From now on, signals wait for the program that replaces this one. Returns a stop that this program has already caught, and
+    /// otherwise [`Asked::Upgrade`].
+    async fn last_stop(&mut self) -> Asked {
+        signals::hold().keep();
+        match tokio::time::timeout(CAUGHT, self.signals.stop()).await {
+            Ok(()) => Asked::Stop,
+            Err(_) => Asked::Upgrade,
+        }
+    }
+
     /// Handles signals and requests until one of them ends the run, and returns that request. `stopping` is true while the pipeline drains.
     async fn ask_to_end(&mut self, stopping: bool) -> Asked {
         let Self {
@@ -371,13 +413,16 @@ impl Events {
                         tracing::error!("not upgraded, everything runs as before: {why}");
                     }
                 },
+                // A reload that waits must not keep the process from its end.
                 _ = signals.hup.recv() => tokio::select! {
                     _ = reload.reload(stopping, &[]) => {}
-                    // A reload that waits must not keep the process from its end.
-                    _ = signals.term.recv() => return Asked::Stop,
-                    _ = signals.int.recv() => return Asked::Stop,
+                    () = signals.stop() => return Asked::Stop,
                 },
-                () = reload.answer(stopping) => {}
+                // A request is only awaited here: another signal must not interrupt a change.
+                request = reload.requested() => tokio::select! {
+                    () = reload.answer(request, stopping) => {}
+                    () = signals.stop() => return Asked::Stop,
+                },
             }
         }
     }

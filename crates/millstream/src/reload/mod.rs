@@ -3,7 +3,7 @@
 mod fingerprint;
 mod settings;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, thread};
 
 use millstream_config::{Problems, Settings};
 use millstream_pipeline::{
@@ -13,6 +13,7 @@ use millstream_pipeline::{
     replay::Replay,
 };
 use millstream_record::Position;
+use millstream_sys::signals;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,7 +36,7 @@ pub struct Requests {
 }
 
 /// A request of the interface.
-enum Request {
+pub enum Request {
     /// Reload, and let the configuration remove these sinks even if they have not settled everything.
     Reload(Vec<String>, oneshot::Sender<Report>),
     /// Replay the records that this node rejected.
@@ -92,6 +93,26 @@ pub enum Report {
     Refused(Problems),
     /// The pipeline cannot run with the configuration, or is stopping. Nothing has changed.
     Failed(String),
+}
+
+/// The answer while the pipeline stops.
+const STOPS: &str = "Millstream drains and stops";
+
+/// Reads the configuration on a thread of its own. That can take seconds (programs are compiled, files may be slow), and the HTTP
+/// interface and the signals must not wait for it.
+async fn read(paths: Vec<PathBuf>) -> Result<Loaded, Report> {
+    let (answer, loaded) = oneshot::channel();
+    let work = move || {
+        signals::hold().keep();
+        drop(answer.send(config::read(&paths)));
+    };
+    let thread = thread::Builder::new().name("config".into()).spawn(work);
+    let failed = |why: String| Report::Failed(format!("cannot read the configuration: {why}"));
+    thread.map_err(|error| failed(format!("no thread can start: {error}")))?;
+    let loaded = loaded.await;
+    loaded
+        .map_err(|_| failed("the thread that reads it has panicked".to_owned()))?
+        .map_err(Report::Refused)
 }
 
 impl Requests {
@@ -158,19 +179,23 @@ impl Reload {
         (reload, Requests { sender, running })
     }
 
-    /// Waits for a request of the interface and answers it. `stopping`: the pipeline drains.
-    pub async fn answer(&mut self, stopping: bool) {
-        let Some(request) = self.requests.recv().await else {
-            return std::future::pending().await;
-        };
+    /// Waits for a request of the interface. No request is lost if the future is dropped.
+    pub async fn requested(&mut self) -> Request {
+        match self.requests.recv().await {
+            Some(request) => request,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Answers a request of the interface. `stopping`: the pipeline drains.
+    pub async fn answer(&mut self, request: Request, stopping: bool) {
         // If the client is gone, the answer is dropped.
         match request {
             Request::Reload(forget, answer) => {
                 drop(answer.send(self.reload(stopping, &forget).await));
             }
             Request::Replay(_, answer) if stopping => {
-                let why = "Millstream drains and stops".to_owned();
-                drop(answer.send(Err(why)));
+                drop(answer.send(Err(STOPS.to_owned())));
             }
             Request::Forget(channel, consumer, answer) => {
                 drop(answer.send(self.reloader.forget_consumer(&channel, &consumer)));
@@ -188,19 +213,18 @@ impl Reload {
     pub async fn reload(&mut self, stopping: bool, forget: &[String]) -> Report {
         systemd::notify("RELOADING=1");
         let report = match stopping {
-            true => Report::Failed("Millstream drains and stops".to_owned()),
-            false => self.apply(forget).await,
+            true => Report::Failed(STOPS.to_owned()),
+            false => match read(self.paths.clone()).await {
+                Ok(loaded) => self.apply(loaded, forget).await,
+                Err(report) => report,
+            },
         };
         systemd::notify("READY=1");
         report.log();
         report
     }
 
-    async fn apply(&mut self, forget: &[String]) -> Report {
-        let loaded = match config::read(&self.paths) {
-            Ok(loaded) => loaded,
-            Err(problems) => return Report::Refused(problems),
-        };
+    async fn apply(&mut self, loaded: Loaded, forget: &[String]) -> Report {
         let Loaded {
             plan,
             entries,
@@ -209,7 +233,11 @@ impl Reload {
             ..
         } = loaded;
         let described = Descriptions::new(&plan, &entries);
-        match self.reloader.reload(plan, forget).await {
+        // Threads that start meanwhile never take signals.
+        let held = signals::hold();
+        let reloaded = self.reloader.reload(plan, forget).await;
+        drop(held);
+        match reloaded {
             Ok(changes) => {
                 self.descriptions.replace(described);
                 self.entries = entries;

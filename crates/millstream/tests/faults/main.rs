@@ -23,10 +23,15 @@ mod peers;
 mod processors;
 #[path = "../program/mod.rs"]
 mod program;
+#[cfg(feature = "vrl")]
+mod programs;
+#[cfg(feature = "vrl")]
+mod redaction;
 mod reload;
 mod reload_nodes;
 mod renamed_sources;
 mod restarts;
+mod signals;
 mod slow_disk;
 mod stops;
 mod unwritable;

@@ -130,7 +130,7 @@ fn a_source_listens_on_the_socket_that_systemd_has_opened() {
     Generator::start(&generate(place, port, "5000", "50000")).finish();
     settle(&place.join("out"));
     let log = program.log();
-    assert!(log.contains("no source listens at 127.0.0.1:"), "{log}");
+    assert!(log.contains("nothing listens at 127.0.0.1:"), "{log}");
     // After an upgrade, the source still uses the socket of systemd.
     program.signal("USR2");
     wait_until("the new program has started", || starts(&program) == 2);

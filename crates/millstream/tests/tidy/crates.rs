@@ -27,7 +27,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ),
     (
         "processors",
-        &["record", "config", "wire", "pipeline", "vrl"],
+        &["record", "config", "wire", "sys", "pipeline", "vrl"],
     ),
     (
         "sinks",

@@ -12,13 +12,14 @@ use std::{
     io::{self, Write},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
     thread::{self, sleep},
     time::{Duration, Instant},
 };
 
 use millstream_config::{Period, Size};
+use millstream_sys::child;
 use rustix::{
     buffer::spare_capacity,
     event::{PollFd, PollFlags, Timespec, poll},
@@ -145,7 +146,7 @@ impl Launch {
     pub(super) fn start(&self) -> io::Result<Program> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let (program, arguments) = self.command.split_first().ok_or_else(missing)?;
-        let mut command = Command::new(program);
+        let mut command = child::command(program);
         command
             .args(arguments)
             .envs(&self.environment)
@@ -156,7 +157,7 @@ impl Launch {
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
-        let mut child = command.spawn()?;
+        let mut child = child::spawn(&mut command)?;
         groups().push(Pid::from_child(&child));
         let output = child.stdout.take().ok_or_else(missing)?;
         let program = Program {

@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     io::{self, Write},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -20,6 +20,7 @@ use std::{
 use bytes::Bytes;
 use millstream_pipeline::{meters::Meter, report::Reporter};
 use millstream_record::Batch;
+use millstream_sys::child;
 use tokio::sync::mpsc;
 
 use super::tee::text;
@@ -131,13 +132,14 @@ impl Feed {
     /// ends earlier.
     fn feed(&mut self) -> Result<(), String> {
         let (program, arguments) = self.words.split_first().ok_or("has no name")?;
-        let mut child = Command::new(program)
+        let mut command = child::command(program);
+        command
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| format!("cannot be started: {error}"))?;
+            .stderr(Stdio::null());
+        let mut child =
+            child::spawn(&mut command).map_err(|error| format!("cannot be started: {error}"))?;
         let written = self.write_all(&mut child);
         child.stdin = None;
         let ended = child.wait();

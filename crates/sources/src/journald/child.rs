@@ -17,6 +17,7 @@ use std::{
 use millstream_config::Size;
 use millstream_pipeline::threads::own_thread;
 use millstream_record::{Pool, Time};
+use millstream_sys::child;
 use millstream_wire::journal::{self, Entry, FIELDS_MAX, Scanned};
 use rustix::{buffer::spare_capacity, io::Errno};
 use tokio::sync::mpsc;
@@ -71,7 +72,7 @@ impl Drop for Journalctl {
 
 fn command(config: &Config) -> Command {
     let mut words = config.command.iter();
-    let mut command = Command::new(words.next().map_or("journalctl", String::as_str));
+    let mut command = child::command(words.next().map_or("journalctl", String::as_str));
     command
         .args(words)
         .args(["--output=export", "--all", "--no-pager", "--quiet"])
@@ -81,9 +82,7 @@ fn command(config: &Config) -> Command {
 
 /// The cursor of the newest entry. `None` if the journal has no entries. Blocks.
 pub(super) fn newest(config: &Config) -> Result<Option<String>, String> {
-    let output = command(config)
-        .arg("--lines=1")
-        .output()
+    let output = child::output(command(config).arg("--lines=1"))
         .map_err(|error| format!("cannot run {}: {error}", program(config)))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -127,10 +126,8 @@ pub(super) fn start(
     }
     command.args(config.units.iter().map(|unit| format!("--unit={unit}")));
     command.args(config.matches.iter());
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child::spawn(&mut command)?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let child = Arc::new(Mutex::new(child));
     let (sender, pieces) = mpsc::channel(PIECES);
