@@ -1,5 +1,5 @@
-//! Reads whole files that a configuration or a command line names, without waiting for what may never come: a FIFO without a writer,
-//! a device without an end.
+//! Reads whole files that a configuration or a command line names, without waiting for ever: a FIFO may have no writer, and a device
+//! has no end.
 
 use std::{
     fs::{self, File, FileType},
@@ -77,7 +77,7 @@ fn read_pipe(mut file: File, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a file is, for messages.
+/// The kind of a file, for messages.
 fn name(kind: FileType) -> &'static str {
     match () {
         () if kind.is_dir() => "a directory",
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_regular_file_is_refused_at_once_and_named() {
+    fn all_but_regular_files_are_refused_at_once_and_named() {
         let directory = tempfile::tempdir().unwrap();
         let place = |name: &str| directory.path().join(name);
         mknodat(CWD, place("fifo"), Kind::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();

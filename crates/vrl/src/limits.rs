@@ -54,7 +54,7 @@ pub(crate) fn exceeded(text: &str) -> Option<Diagnostic> {
     None
 }
 
-/// What is wrong, and what to do.
+/// The error and the advice.
 type Exceeded = (String, &'static str);
 
 /// The expression between two brackets, as far as it was read.

@@ -165,7 +165,7 @@ fn rejected(sample: &Sample, redaction: &Redaction) -> Option<Value> {
     if rejected.node.is_empty() || rejected.reason.is_empty() {
         return None;
     }
-    // What is left of a long message does not tell its fields.
+    // The rest of a long message does not tell its fields.
     let (reason, message) = match (sample.is_cut, rejected.original()) {
         (false, Original::Text(text)) => (redaction.reason(&rejected), redaction.text(text)),
         (false, Original::Entry(_, record)) => {

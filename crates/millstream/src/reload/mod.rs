@@ -98,7 +98,7 @@ pub enum Report {
 /// The answer while the pipeline stops.
 const STOPS: &str = "Millstream drains and stops";
 
-/// Reads the configuration on a thread of its own. That can take seconds (programs are compiled, files may be slow), and the HTTP
+/// Reads the configuration on a separate thread. That can take seconds (programs are compiled, files may be slow), and the HTTP
 /// interface and the signals must not wait for it.
 async fn read(paths: Vec<PathBuf>) -> Result<Loaded, Report> {
     let (answer, loaded) = oneshot::channel();

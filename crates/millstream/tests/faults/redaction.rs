@@ -1,4 +1,4 @@
-//! Values that `api.redact` hides do not show in what the program says about their records: errors of programs, answers of servers, last
+//! Values that `api.redact` hides do not show in texts about their records: errors of programs, answers of servers, last
 //! words of other programs; in the log, in `status`, among the rejected records and in samples.
 
 use std::{
@@ -56,7 +56,7 @@ fn ask(port: u16, method: &str, path: &str, body: &str) -> String {
 }
 
 #[test]
-fn hidden_values_show_nowhere_in_what_is_said_about_their_records() {
+fn hidden_values_show_nowhere_in_texts_about_their_records() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, api, server) = (free_port(), free_port(), quoting_server());
@@ -65,15 +65,18 @@ fn hidden_values_show_nowhere_in_what_is_said_about_their_records() {
          sources:\n  in: {{ type: http, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          processors:\n\
          \x20 number: {{ type: remap, inputs: [in], program: '.n = to_int!(.password)' }}\n\
-         \x20 quote: {{ type: exec, inputs: [in], command: [sh, -c, 'read first; echo null; read line; echo \"$line\" >&2'] }}\n\
+         \x20 quote: {{ type: exec, inputs: [in], command: [sh, -c, 'while read -r line; do case \"$line\" in *first*) echo null;; *) echo \"$line\" >&2; exit 1;; esac; done'] }}\n\
          sinks:\n\
          \x20 numbers: {{ type: file, inputs: [number, quote], path: \"{0}/out.log\" }}\n\
          \x20 server: {{ type: http, inputs: [in], url: \"http://127.0.0.1:{server}/\", retry: {{ max: 100ms }} }}\n",
         place.display()
     );
     let program = Program::start(place, &config).listens(port).listens(api);
-    let record = format!("{{\"password\": \"{SECRET}\", \"note\": \"open\"}}\n");
-    let sending = thread::spawn(move || ask(port, "POST", "/app", &record.repeat(2)));
+    // The program answers the first record, and quotes the second one before it ends.
+    let records = format!(
+        "{{\"password\": \"letmein\", \"note\": \"first\"}}\n{{\"password\": \"{SECRET}\", \"note\": \"open\"}}\n"
+    );
+    let sending = thread::spawn(move || ask(port, "POST", "/app", &records));
     let mut seen = String::new();
     let mut is_seen = |path: &str, wanted: &str| {
         wait_until(&format!("{path} shows {wanted}"), || {
@@ -99,7 +102,7 @@ fn hidden_values_show_nowhere_in_what_is_said_about_their_records() {
     for wanted in ["to_int", "\"***\"", "503 Service", "400 Bad", "open"] {
         assert!(log.contains(wanted), "{wanted}: {log}");
     }
-    for secret in ["hunter2", "4711"] {
+    for secret in ["hunter2", "4711", "letmein"] {
         assert!(!log.contains(secret), "{log}");
         assert!(!seen.contains(secret), "{seen}");
     }

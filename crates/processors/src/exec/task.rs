@@ -58,7 +58,7 @@ struct Restart {
     unread: u32,
 }
 
-/// What the program said, without values that `api.redact` hides: it may quote the records that it got.
+/// The words of the program, without values that `api.redact` hides: it may quote the records that it got.
 fn masked(batch: &Batch, text: String) -> String {
     let redaction = redact::chosen();
     if redaction.is_empty() {
