@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     outlet::Outlet,
+    plan::pump_of,
     reject::Rejected,
     rejected::{NodeFiles, RejectedFile},
     stop::Stop,
@@ -34,6 +35,9 @@ use crate::{
 /// The name of the value that holds a batch's address: the node that the batch is for, followed by the consumers whose chains lead to
 /// that node, separated by spaces. No peer may set it.
 pub const ADDRESS: &str = "replay.to";
+/// The name of the value of records that were set aside in front of their consumer's chain (`probation`). A replay passes them through
+/// this chain.
+pub(crate) const UNPROCESSED: &str = "replay.unprocessed";
 /// The maximum number of bytes of records in one batch.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 /// The number of parts of a file that are read ahead.
@@ -88,6 +92,20 @@ pub(crate) fn address_of(node: &str, consumers: &[Arc<str>]) -> Arc<str> {
     let names = consumers.iter().map(|name| &**name);
     let names: Vec<_> = [node].into_iter().chain(names).collect();
     names.join(" ").into()
+}
+
+/// Whether a batch for `node` is for the reader of `consumer`: its sink, or the pump of a channel.
+pub(crate) fn is_of(node: &str, consumer: &str) -> bool {
+    node == consumer || *pump_of(node) == *consumer
+}
+
+/// Removes the note that the records were set aside in front of a chain. Returns whether the batch had it.
+pub(crate) fn take_unprocessed(batch: &mut Batch) -> bool {
+    let is_unprocessed = batch.values.get(UNPROCESSED).is_some();
+    if is_unprocessed {
+        Arc::make_mut(&mut batch.values).remove(UNPROCESSED);
+    }
+    is_unprocessed
 }
 
 /// Returns the batch without its address.

@@ -162,7 +162,8 @@ impl ChainReader {
 
     /// Returns a batch with the maker of its chain, or with `None` if the batch skips the chain. A batch of a replay names one node:
     ///
-    /// - This sink: the batch skips the chain.
+    /// - This sink: the batch skips the chain, unless its records were set aside in front of the chain. So were those of the channel that
+    ///   a pump fills.
     /// - A processor in the chain of the batch's position, or in the current chain: the batch passes through that chain. The current
     ///   chain is searched for the sake of pumps. A pump cannot reject a batch, and waits until a reload brings the processor back.
     /// - Any other processor: the batch skips the chain, and the sink's inlet rejects or ignores it.
@@ -174,9 +175,10 @@ impl ChainReader {
                 maker => (delivered, maker),
             };
         };
-        if *node == *self.sink {
+        if replay::is_of(node, &self.sink) {
             delivered.batch = replay::unaddressed(delivered.batch);
-            return (delivered, None);
+            let is_unprocessed = replay::take_unprocessed(&mut delivered.batch);
+            return (delivered, maker.filter(|_| is_unprocessed));
         }
         let present = self.stages.back().and_then(|stage| stage.maker.clone());
         let mut makers = maker.into_iter().chain(present);

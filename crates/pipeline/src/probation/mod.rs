@@ -334,7 +334,7 @@ impl Path {
         position: Position,
         batch: Batch,
     ) -> BoxFuture<'static, Result<(), Failure>> {
-        let batch = match replay::address(&batch) {
+        let mut batch = match replay::address(&batch) {
             Some(_) => replay::unaddressed(batch),
             None => batch,
         };
@@ -350,6 +350,7 @@ impl Path {
             ),
         );
         *self.shown_since() = Some(Instant::now());
+        Arc::make_mut(&mut batch.values).set(replay::UNPROCESSED, "yes");
         let all = records(&batch).map(|(range, _)| &batch.body[range]);
         let rejected = reject::batch(node, &batch, all, &reason);
         let aside = self.aside.clone();

@@ -898,6 +898,23 @@ fn a_replayed_batch_enters_its_processor_and_skips_the_chain_if_it_is_for_the_si
 }
 
 #[test]
+fn a_replayed_batch_that_was_set_aside_in_front_of_a_chain_passes_through_it() {
+    for reader in ["on", "on.input"] {
+        let mut batch = batch("t", "a\n-\n");
+        let values = Arc::make_mut(&mut batch.values);
+        values.set(replay::ADDRESS, "on");
+        values.set(replay::UNPROCESSED, "yes");
+        let all = vec![batch];
+        let (contexts, _) = contexts(&Meters::default());
+        let mut chain = through(FakeReader { all, next: 0 }, simple(), contexts);
+        chain = chain.of_sink(&reader.into());
+        let Delivered { batch, .. } = read(&mut chain).unwrap().unwrap();
+        let left = [replay::ADDRESS, replay::UNPROCESSED].map(|name| batch.values.get(name));
+        assert_eq!((batch.count, left), (1, [None, None]), "{reader}");
+    }
+}
+
+#[test]
 fn a_batch_that_waited_in_memory_passes_through_the_chain_it_was_sent_to() {
     let (first, _) = contexts(&Meters::default());
     let (second, _) = contexts(&Meters::default());
