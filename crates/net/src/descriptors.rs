@@ -1,7 +1,7 @@
 //! Limits the connections of all sources together by the number of file descriptors that this process may open.
 //!
-//! Connections get the limit of open files, minus the files that are open when the first source starts, minus a reserve. The
-//! reserve is for the API, for files that sinks and channels open later, and for connections of sinks.
+//! Connections get the limit of open files, minus the files that are open when the first source starts, minus a reserve, minus what
+//! files of sources get (`open_files.rs`). The reserve is for the API, for files that sinks and channels open later, and for connections of sinks.
 
 use std::{
     fs,
@@ -39,7 +39,8 @@ pub fn interface_connections() -> usize {
     usize::try_from(reserve() / INTERFACE_PART).unwrap_or(usize::MAX)
 }
 
-fn limit() -> u64 {
+/// The limit of open files.
+pub(crate) fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 

@@ -68,6 +68,7 @@ mod dial;
 pub mod handover;
 mod limits;
 mod listen;
+pub mod open_files;
 mod room;
 mod server;
 pub mod sides;
