@@ -22,7 +22,7 @@ use millstream_pipeline::{
     stop::{Stop, Stopper, stop},
     threads::Threads,
 };
-use millstream_record::{Batch, Encoding, FileId, Origin, Pool};
+use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Pool};
 use millstream_testkit::contract::Peer;
 
 /// The channel to which a source sends. Like a disk channel, it survives the source.
@@ -105,7 +105,7 @@ impl Downstream {
         state.origins.clear();
         let batches = state.batches.clone();
         for batch in &batches {
-            if let Some(Origin::File(origin)) = batch.origins.first() {
+            for origin in files_of(batch) {
                 let next = state.origins.entry(origin.file).or_default();
                 *next = origin.next.max(*next);
             }
@@ -156,10 +156,13 @@ impl Downstream {
 
 impl State {
     /// The part of a batch that is new.
-    fn without_repeats(&mut self, mut batch: Batch) -> Option<Batch> {
-        let Some(Origin::File(origin)) = batch.origins.first().cloned() else {
-            return Some(batch);
-        };
+    fn without_repeats(&mut self, batch: Batch) -> Option<Batch> {
+        let origins: Vec<_> = files_of(&batch).collect();
+        let without = |batch, origin| self.without_repeat(batch, origin);
+        origins.into_iter().try_fold(batch, without)
+    }
+
+    fn without_repeat(&mut self, mut batch: Batch, origin: FileOrigin) -> Option<Batch> {
         // An empty batch only sets the offset, which may be an earlier one.
         let sets = batch.body.is_empty() && origin.begin == origin.next;
         let known = self.origins.get(&origin.file).copied();
@@ -183,6 +186,14 @@ impl State {
         }
         Some(batch)
     }
+}
+
+/// The parts of files that a batch was read from.
+fn files_of(batch: &Batch) -> impl Iterator<Item = FileOrigin> + '_ {
+    batch.origins.iter().filter_map(|origin| match origin {
+        Origin::File(origin) => Some(*origin),
+        Origin::Chunk(_) => None,
+    })
 }
 
 impl Channel for Downstream {

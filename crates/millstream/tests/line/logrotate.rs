@@ -317,7 +317,7 @@ fn kill_after_truncation(kill: &Kill) -> Vec<String> {
 fn a_kill_right_after_a_truncation_duplicates_no_line_of_the_copy() {
     let mut random = Random::new();
     let mut kills = Vec::new();
-    for copy in ["app.log.1", "copy-of-app"] {
+    for copy in ["app.log.1", "app-20261128.log"] {
         for age in [0, 300, 2500].map(Duration::from_millis) {
             // In the last of these cases, the channel has time to keep the line that follows the truncation.
             for (after, earliest) in [("", 0), ("after\n", 0), ("after\n", 30_000)] {
@@ -360,6 +360,36 @@ fn compression_immediately_or_one_rotation_later_duplicates_and_loses_nothing() 
         assert_eq!(left.len(), ROTATIONS * LINES, "the test itself lost lines");
         assert_none_twice(&arrived);
         assert_eq!(arrived.len(), ROTATIONS * LINES, "{rules}");
+    }
+}
+
+#[test]
+fn a_rotated_log_that_is_compressed_and_shredded_delivers_its_lines_once_and_no_garbage() {
+    const ROUNDS: usize = 8;
+    for paths in [LOG, LOGS] {
+        let directory = directories();
+        let place = directory.path();
+        let program = Program::start(place, &config(place, paths));
+        let arrived = || lines_of(&place.join("out.log"));
+        let line = |n: usize| format!("line {n:08} of the log");
+        for round in 0..ROUNDS {
+            let numbers = round * LINES..(round + 1) * LINES;
+            let lines: String = numbers.clone().map(|n| line(n) + "\n").collect();
+            fs::write(place.join("logs/app.log"), lines).unwrap();
+            // Once a part was read, its rest is found in the compressed file.
+            wait_until("the first line has arrived", || {
+                arrived().contains(&line(numbers.start))
+            });
+            rotate(place, "nocreate\n  compress\n  shred");
+        }
+        let written: HashSet<_> = (0..ROUNDS * LINES).map(line).collect();
+        wait_until("every line has arrived", || {
+            written.is_subset(&arrived().into_iter().collect())
+        });
+        sleep(Duration::from_secs(5));
+        assert_eq!(program.stop(), Some(0));
+        assert_none_twice(&arrived());
+        assert_eq!(arrived().len(), written.len(), "garbage arrived");
     }
 }
 

@@ -22,6 +22,7 @@ mod kafka_sink;
 #[cfg(feature = "kafka")]
 mod kafka_source;
 mod logrotate;
+mod many_files;
 mod mount;
 mod object;
 #[path = "../peers/mod.rs"]

@@ -40,7 +40,7 @@ pub(crate) enum Ending {
 
 /// How to treat the rest of a record that was cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Remainder {
+pub(crate) struct Remainder {
     stream: Vec<u8>,
     policy: TooLong,
 }
@@ -108,6 +108,21 @@ impl Framer {
     /// Whether [`super::scan`] would find the same records.
     pub(crate) fn is_plain(&self) -> bool {
         self.assembler.form() == Form::Line && self.charset.is_utf8()
+    }
+
+    /// Whether a record may have several lines.
+    pub(crate) fn joins(&self) -> bool {
+        self.assembler.form() != Form::Line
+    }
+
+    /// How to treat the rest of a record that was cut.
+    pub(crate) fn remainder(&self) -> Option<Remainder> {
+        self.remainder.clone()
+    }
+
+    /// Continues a record that a framer of another text has cut.
+    pub(crate) fn resume(&mut self, remainder: Option<Remainder>) {
+        self.remainder = remainder;
     }
 
     /// How the records of a body are encoded.

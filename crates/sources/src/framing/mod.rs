@@ -19,6 +19,6 @@ mod plain;
 
 pub(crate) use charset::Charset;
 pub(crate) use framed::{Framed, NOT_FRAMED, Rejected};
-pub(crate) use framer::{Ending, Framer};
+pub(crate) use framer::{Ending, Framer, Remainder};
 pub(crate) use options::{Framing, LINE_MAX, LINE_MAX_LARGEST, Multiline, TooLong};
 pub(crate) use plain::{Scanned, piece, scan};

@@ -5,27 +5,30 @@
 //! added.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     fs, io,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
 };
 
 use millstream_pipeline::report::Reporter;
-use millstream_record::Time;
+use millstream_record::{FileId, Time};
 use millstream_sys::disk::read_at;
 
 use super::{
     begin::{Begin, Beginning, GzipBegin},
+    blank::written_end,
     done::WhenDone,
     ends::Ended,
     gzip::{self, Form},
     heads::Likeness,
     identity::{
-        Candidate, HEAD_BYTES_MAX, Inode, Mark, Stat, begins_as, file_id, generation, head_key,
-        read_file_id, read_start,
+        Candidate, HEAD_BYTES_MAX, Inode, Mark, Seen, Stat, begins_as, begins_otherwise, file_id,
+        generation, head_key, is_text, read_file_id, read_start,
     },
     known::{Known, Past, Verdict},
+    names::{is_numbered, is_rotated},
     options::{Compressed, Start},
     renames::Renames,
     scan::FoundFile,
@@ -36,6 +39,9 @@ use crate::compressed::is_compressed;
 
 /// The files that have a reader.
 pub(super) type Files = HashMap<Inode, Arc<Tracked>>;
+
+/// The number of overwritten files whose compressed copies are expected.
+const UNREAD_MAX: usize = 64;
 
 /// Decides which files get a reader.
 pub(super) struct Admission {
@@ -51,9 +57,13 @@ pub(super) struct Admission {
     /// When the last scan began. Until the first scan of this run is finished, this is the time of the last scan of an earlier run.
     /// None if there was no earlier scan.
     ran: Option<Time>,
-    /// Compressed files that need no reader, because they were read or are to be skipped. A file in this map is checked again only if
-    /// its length has changed.
-    inflated: HashMap<Inode, u64>,
+    /// Files that need no reader until they change: compressed files that were read or are to be skipped, and renamed files of which
+    /// only unwritten bytes are left.
+    done: HashMap<Inode, Seen>,
+    /// Renamed files that were overwritten. They are not read again.
+    overwritten: HashSet<Inode>,
+    /// Of the overwritten files, those of which nothing was sent: their first bytes and their paths. Their compressed copies are read.
+    unread: VecDeque<(FileId, PathBuf)>,
     /// Whether a compressed file has to wait until its original, the file that was compressed, is read.
     deferred: bool,
     /// The error of the last file that the current scan could not open.
@@ -75,7 +85,9 @@ impl Admission {
             had_run,
             first: true,
             ran,
-            inflated: HashMap::new(),
+            done: HashMap::new(),
+            overwritten: HashSet::new(),
+            unread: VecDeque::new(),
             deferred: false,
             refused: None,
         }
@@ -106,7 +118,8 @@ impl Admission {
         ran: Time,
     ) -> Vec<Beginning> {
         let seen: HashSet<_> = found.iter().map(|found| found.stat.inode).collect();
-        self.inflated.retain(|inode, _| seen.contains(inode));
+        self.done.retain(|inode, _| seen.contains(inode));
+        self.overwritten.retain(|inode| seen.contains(inode));
         self.deferred = false;
         self.refused = None;
         // The channel may also have positions of other sources. So its positions count only if one of them belongs to a file that was
@@ -137,8 +150,19 @@ impl Admission {
 
     /// Remembers the position of a reader that has ended.
     pub(super) fn readmit(&mut self, ended: &Ended, tracked: Option<&Tracked>) {
-        if let Some(len) = ended.compressed {
-            self.inflated.insert(ended.inode, len);
+        if let Some(seen) = ended.read {
+            self.done.insert(ended.inode, seen);
+        }
+        if ended.overwritten {
+            self.overwritten.insert(ended.inode);
+            let state = tracked.map(Tracked::state);
+            if let Some((state, start)) =
+                state.and_then(|state| state.start.map(|start| (state, start)))
+                && ended.left_at.is_none()
+            {
+                self.unread.truncate(UNREAD_MAX - 1);
+                self.unread.push_front((start, state.path.clone()));
+            }
         }
         if let (Some(tracked), Some((id, mark))) = (tracked, ended.left_at) {
             self.known.set(id, mark, &tracked.state().path);
@@ -163,7 +187,8 @@ impl Admission {
             return None;
         }
         if past.is_none() && self.is_too_old(&found.stat)
-            || self.inflated.get(&found.stat.inode) == Some(&found.stat.len)
+            || self.done.get(&found.stat.inode) == Some(&found.stat.seen())
+            || self.overwritten.contains(&found.stat.inode)
         {
             return None;
         }
@@ -216,13 +241,14 @@ impl Admission {
             Ok(Some(Beginning::new(tracked, Begin::Gzip(begin), stat)))
         };
         let past = self.known.find(stat.inode);
-        let is_wanted = found.matches || past.is_some_and(Past::is_unsent);
+        let is_expected = found.matches || past.is_some_and(Past::is_unsent);
         let sent = past.filter(|past| !past.is_unsent());
         if let Some(past) = sent.filter(|past| begins_as(&past.id, start)) {
             // Even a file that was read needs a reader if it has to be removed or renamed.
             let has_to_be_done = found.matches && self.common.options.when_done != WhenDone::Keep;
             if has_to_be_done || !gzip::is_read(file, stat.len, past.offset)? {
                 let place = Candidate {
+                    path: found.path.clone(),
                     offset: past.offset,
                     mark: past.mark,
                 };
@@ -232,10 +258,14 @@ impl Admission {
                     only_candidates: false,
                 });
             }
-            self.inflated.insert(stat.inode, stat.len);
+            self.done.insert(stat.inode, stat.seen());
             return Ok(None);
         }
         let text = gzip::first_line(file, HEAD_BYTES_MAX)?;
+        let was_unread = |(start, path): &(FileId, PathBuf)| {
+            begins_as(start, &text) && self.may_come_from(found, path)
+        };
+        let is_wanted = is_expected || self.unread.iter().any(was_unread);
         let head = head_key(&file_id(stat.inode, 0, &text));
         let is_source = |tracked: &Arc<Tracked>| tracked.is_source_of(head, &found.path);
         if !text.is_empty()
@@ -247,15 +277,18 @@ impl Admission {
         }
         let mut places = self.common.heads.former(head);
         places.extend(self.known.alike(head));
-        // A candidate (an offset at which reading may continue) is used only with a mark. Without a mark, only the first lines are
-        // known to be equal, so the candidate may belong to an unrelated file. If no candidate is left, a file that `paths` matches is
+        // A candidate (an offset at which reading may continue) is used only with a mark, and if the name of the file can come from
+        // that of the candidate. Otherwise the candidate may belong to an unrelated file. If no candidate is left, a file that `paths` matches is
         // read from its beginning. Reading lines twice is better than losing them.
-        places.retain(|place| place.mark.is_some_and(|mark| mark.offset > 0));
+        places.retain(|place| {
+            let has_mark = place.mark.is_some_and(|mark| mark.offset > 0);
+            has_mark && self.may_come_from(found, &place.path)
+        });
         places.sort_by_key(|place| std::cmp::Reverse(place.offset));
         let to_end = self.is_first_start() && self.common.options.start == Start::End;
         let is_read = !places.is_empty() || is_wanted && !to_end;
         if !is_read || self.common.options.compressed == Compressed::Skip {
-            self.inflated.insert(stat.inode, stat.len);
+            self.done.insert(stat.inode, stat.seen());
             return Ok(None);
         }
         begins(GzipBegin {
@@ -263,6 +296,26 @@ impl Admission {
             candidates: places,
             only_candidates: !is_wanted,
         })
+    }
+
+    /// Whether a compressed file can be, by its name, the compressed form of the file that was read at `original`.
+    fn may_come_from(&self, found: &FoundFile, original: &Path) -> bool {
+        let is_gz = found.path.extension().is_some_and(|end| end == "gz");
+        let plain = match is_gz {
+            true => found.path.with_extension(""),
+            false => found.path.clone(),
+        };
+        // A rotated file may be rotated once more before it is compressed: `app.log.1` becomes `app.log.2.gz`. If the compressed
+        // file is read in any case, the name must have a number like this one, or the current log must exist, because `app-1` and
+        // `app-2.gz` may be unrelated.
+        let mut firsts = self.common.options.patterns.originals(original);
+        plain == original
+            || is_rotated(&found.path, original)
+            || is_rotated(&plain, original)
+            || firsts.any(|first| {
+                let is_chain = !found.matches || is_numbered(original, &first) || first.exists();
+                is_chain && is_rotated(&plain, &first)
+            })
     }
 
     /// Whether the original of a compressed file still exists under the same name without `.gz`, and will get a reader. A
@@ -305,6 +358,9 @@ impl Admission {
         }
         let begins = |begin, previous| {
             let tracked = Tracked::new(stat.inode, found.path.clone(), previous);
+            if matches!(begin, Begin::Fresh { .. }) {
+                tracked.state().start = Some(file_id(stat.inode, 0, &start));
+            }
             Some(Beginning::new(tracked, begin, &stat))
         };
         let at_first_start = self.is_first_start();
@@ -320,10 +376,18 @@ impl Admission {
                 }
                 beginning
             }
+            Verdict::Replaced(past) if past.is_overwritten(&stat, &found.path) => {
+                self.overwritten.insert(stat.inode);
+                let path = found.path.to_string_lossy();
+                self.common
+                    .report_overwritten(&self.reporter, &path, past.offset, stat.len);
+                None
+            }
             _ if !found.matches => None,
             Verdict::New if at_first_start && self.common.options.start == Start::End => {
                 begins(self.begin_at_end(file, &stat)?, None)
             }
+            Verdict::New if self.was_compressed(&stat, found, &start)? => None,
             Verdict::New => {
                 let appeared = !at_first_start;
                 begins(
@@ -337,7 +401,8 @@ impl Admission {
             Verdict::Replaced(past) => {
                 let begin = Begin::Fresh {
                     generation: generation(&past.id).wrapping_add(1),
-                    appeared: false,
+                    // A script may have copied its log to an existing file.
+                    appeared: true,
                 };
                 begins(begin, Some(Previous::from(&past)))
             }
@@ -376,10 +441,16 @@ impl Admission {
                 found.path.display()
             );
             self.reporter.warn("compressed", text);
-            self.inflated.insert(stat.inode, stat.len);
+            self.done.insert(stat.inode, stat.seen());
             return Ok(None);
         }
-        if self.is_copy_of_original(file, stat, found)? {
+        if self.was_compressed(stat, found, start)? {
+            return Ok(None);
+        }
+        if let Some(original) = self.original_of_copy(file, stat, found)? {
+            let path = found.path.to_string_lossy();
+            self.common
+                .report_copy(&self.reporter, stat.len, &path, &original);
             let end = Mark::read(file, stat.len)?.unwrap_or_default();
             let id = read_file_id(file, stat.inode, 0)?;
             self.known.set(id, end, &found.path);
@@ -387,28 +458,62 @@ impl Admission {
         }
         let tracked = Tracked::new(stat.inode, found.path.clone(), None);
         tracked.state().rotated = Some(Instant::now());
+        tracked.state().start = Some(file_id(stat.inode, 0, start));
         let mut begin = Begin::Fresh {
             generation: 0,
             appeared: false,
         };
-        if let Likeness::CopyUpTo(offset) = self.common.heads.likeness(&tracked, file, stat.len)?
+        if let Likeness::CopyUpTo(offset, original) =
+            self.common.heads.likeness(&tracked, file, stat.len)?
             && let Some(mark) = Mark::read(file, offset)?.filter(|mark| mark.offset > 0)
         {
+            let path = found.path.to_string_lossy();
+            self.common
+                .report_copy(&self.reporter, offset, &path, &original);
             self.common.signal.announcing();
             begin = Begin::Announce(read_file_id(file, stat.inode, 0)?, mark);
         }
         Ok(Some(Beginning::new(tracked, begin, stat)))
     }
 
-    /// Whether the file is a copy of an original whose lines are read anyway. This is so if an older file (the original) begins with
-    /// the same bytes, and the name of the file is that of the original with a suffix. A file that was only renamed is older than the
+    /// Whether the rotated file was compressed and is being overwritten: it begins with no text, and the compressed copy beside it begins
+    /// otherwise and is newer. The copy is then read instead.
+    fn was_compressed(&mut self, stat: &Stat, found: &FoundFile, start: &[u8]) -> io::Result<bool> {
+        let mut path = found.path.clone().into_os_string();
+        path.push(".gz");
+        let path = PathBuf::from(path);
+        let options = &self.common.options;
+        let is_rotated = options.patterns.originals(&found.path).next().is_some();
+        if !is_rotated
+            || is_text(start)
+            || options.compressed == Compressed::Skip
+            || !options.patterns.finds(&path)
+        {
+            return Ok(false);
+        }
+        let Ok(file) = fs::File::open(&path) else {
+            return Ok(false);
+        };
+        let text = gzip::first_line(&file, HEAD_BYTES_MAX)?;
+        let id = file_id(stat.inode, 0, &text);
+        let copy = Stat::of(&file)?.inode;
+        let is_newer = copy.birth > stat.inode.birth;
+        let is_other = is_newer && !text.is_empty() && begins_otherwise(&id, start);
+        if is_other {
+            self.known.expect(copy, &path);
+        }
+        Ok(is_other)
+    }
+
+    /// The path of the original, if the file is a copy of an original whose lines are read anyway. This is so if an older file (the
+    /// original) begins with the same bytes, and the name of the file is that of the original with a suffix. A file that was only renamed is older than the
     /// file that has its original name now, so it is not taken for a copy.
-    fn is_copy_of_original(
+    fn original_of_copy(
         &self,
         file: &fs::File,
         stat: &Stat,
         found: &FoundFile,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Option<PathBuf>> {
         let id = read_file_id(file, stat.inode, 0)?;
         for path in self.common.options.patterns.originals(&found.path) {
             let Ok(original) = fs::File::open(&path) else {
@@ -420,10 +525,10 @@ impl Admission {
                 && begins_as(&id, &read_start(&original)?)
                 && Mark::read(&original, stat.len)? == Mark::read(file, stat.len)?
             {
-                return Ok(true);
+                return Ok(Some(path));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Begins at the end. If the last line has no newline yet, begins at the start of that line, so that a line that is being written
@@ -431,7 +536,8 @@ impl Admission {
     fn begin_at_end(&self, file: &fs::File, stat: &Stat) -> io::Result<Begin> {
         let framer = &self.common.options.framer;
         let unit = framer.unit() as u64;
-        let end = stat.len - stat.len % unit;
+        let end = written_end(file, stat.len, unit)?;
+        let end = end - end % unit;
         let longest = self.common.options.line_max as u64 + 1;
         let window = longest.next_multiple_of(unit).min(end);
         let mut last = Vec::new();

@@ -6,6 +6,7 @@ use millstream_record::FileId;
 
 use super::{
     identity::{Candidate, Mark, Stat},
+    join::Predecessor,
     tracked::Tracked,
 };
 
@@ -47,15 +48,19 @@ pub(super) struct Beginning {
     pub written: SystemTime,
     /// The previous file of the same rotation. The reader begins once that file was read to its end.
     pub after: Option<Arc<Tracked>>,
+    /// The file that had this name before, if a record may begin in it and end in this file.
+    pub predecessor: Option<Predecessor>,
 }
 
 impl Beginning {
     pub(super) fn new(tracked: Arc<Tracked>, begin: Begin, stat: &Stat) -> Self {
+        tracked.state().len = stat.len;
         Self {
             tracked,
             begin,
             written: stat.written,
             after: None,
+            predecessor: None,
         }
     }
 }

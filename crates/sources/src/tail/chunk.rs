@@ -56,6 +56,11 @@ impl Chunk {
         &self.buffer[self.covered..]
     }
 
+    /// Drops the text after the first `bytes` bytes.
+    pub(super) fn truncate(&mut self, bytes: usize) {
+        self.buffer.truncate(self.covered + bytes);
+    }
+
     /// The mark after the first `bytes` bytes of the text.
     pub(super) fn mark(&self, bytes: usize) -> Mark {
         Mark::new(self.at + bytes as u64, &self.buffer[..self.covered + bytes])

@@ -1,6 +1,6 @@
 //! The context of one reader: its file, its source and the stop signal.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use millstream_pipeline::{node::SourceContext, stop::Stop};
 use millstream_record::Buffer;
@@ -32,6 +32,13 @@ impl FileContext {
             buffer = self.source.pool.reserve(bytes) => Some(buffer),
             () = self.stop.stopped() => None,
         }
+    }
+
+    /// Counts and reports that the first `bytes` bytes of the file are not read, because they were read from `original`.
+    pub(super) fn report_copy(&self, bytes: u64, original: &Path) {
+        let path = self.path();
+        let reporter = &self.source.reporter;
+        self.common.report_copy(reporter, bytes, &path, original);
     }
 
     /// The path of the file, for messages.

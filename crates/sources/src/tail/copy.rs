@@ -1,6 +1,6 @@
 //! Decides whether a new file is the copy of a truncated one (`copytruncate`).
 
-use std::{fs, io, time::Duration};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use tokio::time::Instant;
 
@@ -17,12 +17,13 @@ const COPY_WAIT: Duration = Duration::from_secs(10);
 const COPY_LOOK: Duration = Duration::from_millis(20);
 
 /// The answer to whether a new file is a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Copied {
     /// The file is not a copy. All of it is read.
     No,
-    /// The file is a copy of a file that was already read up to this mark (an offset, with a checksum of the bytes before it).
-    UpTo(Mark),
+    /// The file is a copy of the file at this path, which was already read up to this mark (an offset, with a checksum of the bytes
+    /// before it).
+    UpTo(Mark, PathBuf),
     /// The source stops. Nothing is sent from a file that may be a copy.
     Stopped,
 }
@@ -40,8 +41,9 @@ pub(super) async fn find_original(
         let heads = &context.common.heads;
         match heads.likeness(&context.tracked, file, len)? {
             Likeness::Own => return Ok(Copied::No),
-            Likeness::CopyUpTo(offset) => {
-                return Ok(Mark::read(file, offset)?.map_or(Copied::No, Copied::UpTo));
+            Likeness::CopyUpTo(offset, original) => {
+                let mark = Mark::read(file, offset)?;
+                return Ok(mark.map_or(Copied::No, |mark| Copied::UpTo(mark, original)));
             }
             // With `--once` there is no wait: the file counts as new.
             Likeness::Part | Likeness::Perhaps if context.source.once => return Ok(Copied::No),

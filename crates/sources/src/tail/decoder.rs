@@ -12,7 +12,7 @@ use std::time::Instant;
 use millstream_record::{Encoding, Time};
 
 use super::options::Options;
-use crate::framing::{self, Ending, Framed, Framer, Scanned, TooLong};
+use crate::framing::{self, Ending, Framed, Framer, Remainder, Scanned, TooLong};
 
 /// Bytes of one read, and so of a batch. Small enough for the second-level cache, large enough to make the cost per batch
 /// negligible.
@@ -102,6 +102,24 @@ impl Decoder {
     /// Whether records are made line by line.
     pub(super) fn is_by_line(&self) -> bool {
         self.framer.is_some()
+    }
+
+    /// Whether the bytes at the end of a renamed file may belong to a record that ends in the next file: `text` holds whole lines.
+    pub(super) fn may_join(&self, text: &[u8]) -> bool {
+        let framer = self.framer.as_ref();
+        framer.is_some_and(|framer| text.is_empty() || framer.last_line(text) == Some(text.len()))
+    }
+
+    /// How to treat the rest of a record that was cut.
+    pub(super) fn remainder(&self) -> Option<Remainder> {
+        self.framer.as_ref()?.remainder()
+    }
+
+    /// Continues a record that was cut at the end of the file before this one.
+    pub(super) fn resume(&mut self, remainder: Option<Remainder>) {
+        if let Some(framer) = &mut self.framer {
+            framer.resume(remainder);
+        }
     }
 
     /// How many bytes to read next.
@@ -196,8 +214,13 @@ impl Decoder {
                 Decoded::More
             }
             0 => {
+                // A file that is written in place is decoded again although no text was added.
+                let is_same = self.partial == text.len() as u64;
+                let since = self.pending_since.filter(|_| is_same);
                 self.partial = text.len() as u64;
-                self.pending_since = framer.has_line(text).then(Instant::now);
+                self.pending_since = framer
+                    .has_line(text)
+                    .then(|| since.unwrap_or_else(Instant::now));
                 Decoded::Partial
             }
             bytes => Decoded::Framed(framed, bytes),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millstream_record::FileId;
 use tokio::sync::Notify;
 
-use super::identity::{Inode, Mark};
+use super::identity::{Inode, Mark, Seen};
 
 /// How a reader ended.
 #[derive(Clone, Debug)]
@@ -16,8 +16,11 @@ pub(super) struct Ended {
     pub left_at: Option<(FileId, Mark)>,
     /// False if the reader panicked.
     pub in_order: bool,
-    /// The length of the compressed file. None if the file is not compressed or was not read completely.
-    pub compressed: Option<u64>,
+    /// The state of a file that needs no reader until it changes: a compressed file that was read completely, or a renamed file of
+    /// which only unwritten bytes are left.
+    pub read: Option<Seen>,
+    /// Whether the file was overwritten, so that it must not be read again.
+    pub overwritten: bool,
 }
 
 /// The readers that ended since `run.rs` last called [`Ends::drain`].
@@ -89,7 +92,8 @@ mod tests {
             },
             left_at: None,
             in_order,
-            compressed: None,
+            read: None,
+            overwritten: false,
         }
     }
 

@@ -4,7 +4,11 @@
 //! `compress`). Reading of the compressed file then begins where the reader of the original stopped. The original is recognized
 //! by its head (a checksum of the first line) and its marks (checksums of the bytes before certain offsets).
 
-use std::{fs, io, path::Path, time::Duration, time::Instant};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use flate2::{Decompress, DecompressError, FlushDecompress, Status};
 use millstream_sys::disk::read_at;
@@ -91,7 +95,7 @@ impl GzipText {
     }
 
     /// Finds the first candidate (an offset at which reading may continue) whose mark fits the text. Returns the mark at the offset
-    /// of this candidate. A candidate without a mark fits any text that reaches its offset. Returns None if no candidate fits.
+    /// of this candidate, and the path of the file that was read up to there. A candidate without a mark fits any text that reaches its offset. Returns None if no candidate fits.
     /// Waits for more text while the file is being written. If the time of the last write lies in the future, `since` is used
     /// instead of it.
     pub(super) async fn find(
@@ -100,7 +104,7 @@ impl GzipText {
         candidates: &[Candidate],
         since: Instant,
         context: &mut FileContext,
-    ) -> io::Result<Option<Mark>> {
+    ) -> io::Result<Option<(Mark, PathBuf)>> {
         for candidate in candidates {
             let mark = candidate
                 .mark
@@ -113,7 +117,7 @@ impl GzipText {
             }
             let mark = self.reach(file, candidate.offset, since, context).await?;
             if mark.is_some() || context.stop.is_stopped() {
-                return Ok(mark);
+                return Ok(mark.map(|mark| (mark, candidate.path.clone())));
             }
         }
         Ok(None)

@@ -3,7 +3,8 @@
 //! logrotate's `copytruncate` copies a file and then truncates it. If `paths` matches the copy, too, the source finds, under a new
 //! inode, lines that it has already read. A new file may be a copy of a known file if both have the same head (a checksum of the
 //! first line). The new file is then compared with the marks of the known file (checksums of the bytes before certain offsets). If
-//! the marks fit, the source waits for a limited time until the known file is truncated. Reading of the copy then begins where the
+//! the marks fit, and the new name can come from the name of the known file (`names.rs`), the source waits for a limited time until
+//! the known file is truncated. Reading of the copy then begins where the
 //! reader of the known file stopped. Recently truncated contents are stored with the positions, including their last marks,
 //! because the next run may be the first to find the copy.
 
@@ -19,6 +20,7 @@ use millstream_record::FileId;
 
 use super::{
     identity::{Candidate, Inode, Mark, Stat, file_id, head_key, read_start},
+    names::is_rotated,
     positions::Truncated,
     tracked::{Previous, Tracked},
 };
@@ -41,7 +43,7 @@ struct Table {
 }
 
 /// The result of comparing a new file with others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Likeness {
     /// No other known file has the same content.
     Own,
@@ -49,8 +51,8 @@ pub(super) enum Likeness {
     Part,
     /// The content equals that of a file that may be truncated soon, or whose truncation was not noticed yet.
     Perhaps,
-    /// A copy of a file that was truncated. Reading begins at this offset.
-    CopyUpTo(u64),
+    /// A copy of the file at this path, which was truncated. Reading begins at this offset.
+    CopyUpTo(u64, PathBuf),
 }
 
 impl Heads {
@@ -149,6 +151,7 @@ impl Heads {
             let candidate = |previous: &Previous| {
                 let settled = |mark: &&Mark| mark.offset <= previous.settled;
                 Candidate {
+                    path: state.path.clone(),
                     offset: previous.settled,
                     mark: previous.marks.iter().rev().find(settled).copied(),
                 }
@@ -195,6 +198,7 @@ impl Heads {
                 .collect()
         };
         let written = Stat::of(file)?.written_at();
+        let new_path = new.state().path.clone();
         let mut likeness = Likeness::Own;
         let mut by_name = None;
         for other in alike.iter().filter(|other| other.inode != new.inode) {
@@ -208,6 +212,10 @@ impl Heads {
                     state.path.clone(),
                 )
             };
+            // Unrelated files may have the same content, such as the logs of two runs of a job.
+            if !is_rotated(&new_path, &path) {
+                continue;
+            }
             for previous in previous
                 .iter()
                 .filter(|previous| head_key(&previous.id) == head)
@@ -223,14 +231,13 @@ impl Heads {
                     Some(mark) if Mark::read(file, mark.offset)? == Some(mark) => {
                         let is_whole = is_older && !previous.restored;
                         let equal = if is_whole { end } else { end.min(mark.offset) };
-                        return Ok(Likeness::CopyUpTo(equal));
+                        return Ok(Likeness::CopyUpTo(equal, path));
                     }
                     Some(_) => {}
                     // The content was truncated before a mark was stored, so only the name can show that the new file is a copy.
                     None => {
-                        let is_suffixed = is_suffixed(&new.state().path, &path);
-                        if previous.marks.is_empty() && is_older && is_suffixed {
-                            by_name = Some(Likeness::CopyUpTo(end));
+                        if previous.marks.is_empty() && is_older {
+                            by_name = Some(Likeness::CopyUpTo(end, path.clone()));
                         }
                     }
                 }
@@ -293,12 +300,4 @@ fn compare(
     } else {
         Likeness::Own
     })
-}
-
-/// Whether the file name of `path` is that of `of` with a suffix.
-fn is_suffixed(path: &Path, of: &Path) -> bool {
-    match (path.file_name(), of.file_name()) {
-        (Some(name), Some(of)) => name.as_encoded_bytes().starts_with(of.as_encoded_bytes()),
-        _ => false,
-    }
 }

@@ -21,7 +21,7 @@
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -55,6 +55,14 @@ pub(super) struct Stat {
     pub written: SystemTime,
 }
 
+/// The length of a file, and when it was last written. A file whose `Seen` is unchanged was not written, except perhaps through a
+/// memory map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    len: u64,
+    written: SystemTime,
+}
+
 impl From<fs::Metadata> for Stat {
     fn from(metadata: fs::Metadata) -> Self {
         let nanos = |time: SystemTime| {
@@ -81,6 +89,14 @@ impl Stat {
     /// The metadata of the file at a path. Follows symbolic links.
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         fs::metadata(path).map(Self::from)
+    }
+
+    /// The length and the time of the last write.
+    pub(super) fn seen(&self) -> Seen {
+        Seen {
+            len: self.len,
+            written: self.written,
+        }
     }
 
     /// How long ago the file was last written. Zero if the time of that write lies in the future, because the clock was set
@@ -137,6 +153,18 @@ pub(super) fn begins_as(id: &FileId, start: &[u8]) -> bool {
         .is_some_and(|head| crc32c(head) == id.head as u32)
 }
 
+/// Whether `start` is long enough to compare it with the head of `id`, and differs from it.
+pub(super) fn begins_otherwise(id: &FileId, start: &[u8]) -> bool {
+    let n = (id.head >> 32 & 0xffff) as usize;
+    start.len() >= n && !begins_as(id, start)
+}
+
+/// Whether the first bytes of a file may be text in UTF-8, and not what `shred` writes.
+pub(super) fn is_text(start: &[u8]) -> bool {
+    let is_cut = |error: std::str::Utf8Error| error.error_len().is_none();
+    !start.contains(&0) && std::str::from_utf8(start).map_or_else(is_cut, |_| true)
+}
+
 /// The first bytes of a file, enough for [`begins_as`].
 pub(super) fn read_start(file: &fs::File) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
@@ -182,8 +210,10 @@ impl Mark {
 }
 
 /// An offset at which reading of a file may continue. It is used only if the mark fits the bytes of the file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate {
+    /// The path under which the file was read before. Empty if it is unknown.
+    pub path: PathBuf,
     pub offset: u64,
     /// A mark at or before the offset.
     pub mark: Option<Mark>,

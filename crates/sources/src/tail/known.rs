@@ -4,12 +4,17 @@
 //! another content, or the file is new. A head is a checksum of the first line, a generation numbers the contents of one inode, and
 //! a mark is an offset with a checksum of the bytes before it (`identity.rs`).
 
-use std::{collections::HashMap, fs, io, path::Path};
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use millstream_record::FileId;
 
 use super::{
     identity::{Candidate, Inode, Mark, Stat, begins_as, generation, head_key, read_start},
+    names::is_rotated,
     positions::{self, Entry},
 };
 
@@ -29,6 +34,14 @@ impl Past {
     /// Whether the file was seen, but nothing of it was sent: it has no head yet.
     pub(super) fn is_unsent(&self) -> bool {
         self.id.head == 0
+    }
+
+    /// Whether the file, whose bytes before the offset have changed, was overwritten in place after log rotation gave it the name
+    /// `path`. Otherwise the inode holds another content, which is to be read: it was truncated, or still has its name.
+    pub(super) fn is_overwritten(&self, stat: &Stat, path: &Path) -> bool {
+        let before = Path::new(&self.path);
+        let is_same = stat.inode.birth != 0 && stat.inode.birth == self.id.birth;
+        is_same && stat.len >= self.offset && is_rotated(path, before)
     }
 
     /// The mark, unless it is at offset 0: there, all files have the same mark.
@@ -138,15 +151,25 @@ impl Known {
             .files
             .entry((past.id.inode, past.id.birth))
             .or_default();
-        match all
+        let same = all
             .iter_mut()
-            .find(|other| other.id.device == past.id.device)
+            .find(|other| other.id.device == past.id.device);
+        // The first name shows what later names, also of compressed copies, come from.
+        if let Some(other) = &same
+            && is_rotated(Path::new(&past.path), Path::new(&other.path))
         {
+            past.path.clone_from(&other.path);
+        }
+        match same {
             Some(other) if other.id == past.id => {
                 past.mark = past
                     .mark
                     .or(other.mark)
                     .filter(|mark| mark.offset <= past.offset);
+                // A durable channel does not know the path.
+                if past.path.is_empty() {
+                    past.path = std::mem::take(&mut other.path);
+                }
                 *other = past;
                 None
             }
@@ -188,6 +211,7 @@ impl Known {
         let all = self.files.values().flatten();
         all.filter(move |past| head_key(&past.id) == head)
             .map(|past| Candidate {
+                path: PathBuf::from(&past.path),
                 offset: past.offset,
                 mark: past.mark,
             })

@@ -6,12 +6,12 @@
 //! - `run.rs` finds files and gives each a reader. `scan.rs` scans the directories, `watch.rs` reports changes, `renames.rs`
 //!   recognizes files that were renamed before a scan saw them, `admission.rs` decides which files are read and from where
 //!   (`begin.rs`), `store.rs` decides when positions are written.
-//! - `reader.rs` reads the bytes of one file: it opens the file (`open_file.rs`), reads a chunk (`chunk.rs`), cuts it into
-//!   records (`records.rs`, `decoder.rs`) and sends them (`sender.rs`). `position.rs` tracks how far the file was sent and
-//!   settled, and `pace.rs` delays reads so that batches grow. `gzip.rs`, `long_line.rs`, `hole.rs`, `copy.rs` and `done.rs`
-//!   handle one special case each.
+//! - `reader.rs` reads one file until it is done with it. In each step (`stepper.rs`), it opens the file (`open_file.rs`,
+//!   `turns.rs`), reads a chunk (`chunk.rs`), cuts it into records (`records.rs`, `decoder.rs`) and sends them (`sender.rs`).
+//!   `position.rs` tracks how far the file was sent and settled, and `pace.rs` delays reads so that batches grow. `gzip.rs`,
+//!   `long_line.rs`, `blank.rs`, `join.rs`, `copy.rs` and `done.rs` handle one special case each.
 //! - `identity.rs` distinguishes files. `known.rs` and `positions.rs` remember the files of earlier runs. `tracked.rs` holds the
-//!   state of the files that are being read, and `heads.rs` recognizes copies of them.
+//!   state of the files that are being read, and `heads.rs` recognizes copies of them, also by their names (`names.rs`).
 //! - `source_state.rs`, `context.rs`, `ends.rs` and `signal.rs` connect the readers with `run.rs`.
 //!
 //! No line is lost, unless a truncation destroys it before it is settled. If the source sends to a durable channel, no line is
@@ -19,6 +19,7 @@
 
 mod admission;
 mod begin;
+mod blank;
 mod chunk;
 mod context;
 mod copy;
@@ -27,12 +28,13 @@ mod done;
 mod ends;
 mod gzip;
 mod heads;
-mod hole;
 mod identity;
+mod join;
 mod known;
 mod kubernetes;
 mod lag;
 mod long_line;
+mod names;
 mod open_file;
 mod options;
 mod pace;
@@ -46,8 +48,10 @@ mod scan;
 mod sender;
 mod signal;
 mod source_state;
+mod stepper;
 mod store;
 mod tracked;
+mod turns;
 mod watch;
 
 #[cfg(test)]

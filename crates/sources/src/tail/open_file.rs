@@ -8,7 +8,10 @@ use std::{
 
 use millstream_pipeline::meters::Meter;
 
-use super::identity::{Inode, Stat};
+use super::{
+    identity::{Inode, Seen, Stat},
+    turns::Turn,
+};
 
 /// A file is closed if it was not written for this time. It is opened again after the next write.
 const CLOSE_AFTER: Duration = Duration::from_secs(600);
@@ -16,7 +19,7 @@ const CLOSE_AFTER: Duration = Duration::from_secs(600);
 /// A file that is opened on demand.
 #[derive(Debug)]
 pub(super) struct OpenFile {
-    file: Option<fs::File>,
+    file: Option<(fs::File, Turn)>,
     open_files: Meter,
 }
 
@@ -31,11 +34,12 @@ impl OpenFile {
 
     /// The file, if it is open.
     pub(super) fn get(&self) -> Option<&fs::File> {
-        self.file.as_ref()
+        self.file.as_ref().map(|(file, _)| file)
     }
 
-    /// Opens the file unless it is open. Returns false if the path does not exist or now leads to another file.
-    pub(super) fn open(&mut self, path: &Path, inode: Inode) -> io::Result<bool> {
+    /// Opens the file for the time of `turn`, unless it is open. Returns false if the path does not exist or now leads to another
+    /// file.
+    pub(super) fn open(&mut self, path: &Path, inode: Inode, turn: Turn) -> io::Result<bool> {
         if self.file.is_some() {
             return Ok(true);
         }
@@ -48,27 +52,38 @@ impl OpenFile {
             return Ok(false);
         }
         self.open_files.add(1);
-        self.file = Some(file);
+        self.file = Some((file, turn));
         Ok(true)
     }
 
     /// Closes the file if it has not been written for a long time.
     pub(super) fn close_if_old(&mut self) {
         let is_old = |file| Stat::of(file).is_ok_and(|stat| stat.age() > CLOSE_AFTER);
-        if self.file.as_ref().is_some_and(is_old) {
+        if self.get().is_some_and(is_old) {
             self.close();
         }
     }
 
-    fn close(&mut self) {
+    /// Whether the file can be opened again: it is open, and `path` leads to it.
+    pub(super) fn is_at(&self, path: &Path, inode: Inode) -> bool {
+        self.get().is_some() && Stat::at(path).is_ok_and(|stat| stat.inode == inode)
+    }
+
+    /// Whether other files may have their turn.
+    pub(super) fn had_turn(&self) -> bool {
+        self.file.as_ref().is_some_and(|(_, turn)| turn.is_over())
+    }
+
+    /// Closes the file.
+    pub(super) fn close(&mut self) {
         if self.file.take().is_some() {
             self.open_files.sub(1);
         }
     }
 
-    /// The current length of the file, if it is open.
-    pub(super) fn len(&self) -> Option<u64> {
-        Some(Stat::of(self.get()?).ok()?.len)
+    /// The current length of the file and the time of its last write, if it is open.
+    pub(super) fn seen(&self) -> Option<Seen> {
+        Some(Stat::of(self.get()?).ok()?.seen())
     }
 
     /// When the file was last written. None if the file is closed, or if that time lies in the future because the clock was set
@@ -96,18 +111,21 @@ mod tests {
         let inode = Stat::at(&path).unwrap().inode;
         let meter = Meter::default();
         let mut file = OpenFile::new(meter.clone());
-        assert!(file.open(&path, inode).unwrap());
-        assert!(file.open(&path, inode).unwrap());
-        assert_eq!((file.len(), meter.get()), (Some(5), 1));
+        let turn = || Turn::now().unwrap();
+        assert!(file.open(&path, inode, turn()).unwrap());
+        assert!(file.open(&path, inode, turn()).unwrap());
+        assert_eq!(file.seen(), Some(Stat::at(&path).unwrap().seen()));
+        assert_eq!(meter.get(), 1);
+        assert!(file.is_at(&path, inode) && !file.is_at(&other, inode));
         file.close_if_old();
         assert!(file.get().is_some(), "it was just written");
         drop(file);
         assert_eq!(meter.get(), 0);
         let mut file = OpenFile::new(meter.clone());
         fs::rename(&path, &other).unwrap();
-        assert!(!file.open(&path, inode).unwrap());
+        assert!(!file.open(&path, inode, turn()).unwrap());
         fs::write(&path, "second").unwrap();
-        assert!(!file.open(&path, inode).unwrap());
-        assert!(file.open(&other, inode).unwrap());
+        assert!(!file.open(&path, inode, turn()).unwrap());
+        assert!(file.open(&other, inode, turn()).unwrap());
     }
 }

@@ -10,7 +10,7 @@ use millstream_record::FileId;
 
 use super::{
     heads::Heads,
-    identity::{Mark, read_file_id},
+    identity::{HEAD_BYTES_MAX, Mark, file_id, read_file_id},
     signal::StoreSignal,
     tracked::Tracked,
 };
@@ -23,6 +23,8 @@ pub(super) struct Position {
     signal: Arc<StoreSignal>,
     /// The identity of the file. It is determined when the first batch is sent.
     id: Option<FileId>,
+    /// The identity by the bytes that were read at the start of the file, which may have been overwritten since.
+    read_id: Option<FileId>,
     /// How often the inode got new content: after each truncation, the file counts as another one.
     generation: u16,
     /// Where the next batch begins.
@@ -45,6 +47,7 @@ impl Position {
             heads,
             signal,
             id: None,
+            read_id: None,
             generation,
             next,
             flight: Flight::new(next),
@@ -84,10 +87,17 @@ impl Position {
     /// The identity of the file. If it is not determined yet, returns the identity that [`Position::identify`] would determine
     /// now.
     pub(super) fn identity(&self, file: &fs::File) -> io::Result<FileId> {
-        match self.id {
+        match self.id.or(self.read_id) {
             Some(id) => Ok(id),
             None => read_file_id(file, self.tracked.inode, self.generation),
         }
+    }
+
+    /// Notes that the file begins with `start`, if it holds the part of the first line that an identity covers.
+    pub(super) fn begins_with(&mut self, start: &[u8]) {
+        let covered = &start[..start.len().min(HEAD_BYTES_MAX)];
+        let is_whole = covered.len() == HEAD_BYTES_MAX || covered.contains(&b'\n');
+        self.read_id = is_whole.then(|| file_id(self.tracked.inode, self.generation, covered));
     }
 
     /// Sets the identity of the file, and publishes it with the position at which reading begins.
@@ -173,6 +183,7 @@ impl Position {
         self.signal.moved();
         self.generation = self.generation.wrapping_add(u16::from(self.id.is_some()));
         self.id = None;
+        self.read_id = None;
         self.resume_at(Mark::default());
     }
 }

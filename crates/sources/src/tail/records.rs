@@ -9,7 +9,9 @@
 use std::{fs, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use millstream_pipeline::{delivery, meters::Meter};
 use millstream_record::{FileId, FileOrigin};
+use millstream_sys::disk::read_at;
 use millstream_wire::lines;
 
 use super::{
@@ -18,6 +20,7 @@ use super::{
     decoder::{After, Decoded, Decoder},
     gzip::GzipText,
     identity::Mark,
+    join::Rest,
     long_line::LineEnd,
     pace::Pace,
     position::Position,
@@ -170,7 +173,9 @@ impl Records {
         let partial = self.decoder.partial();
         let is_whole = wanted as u64 == partial;
         let read = chunk.text().len();
-        if read < wanted || is_whole && read > wanted {
+        // A NUL after the line is not written yet.
+        let is_longer = chunk.text().get(wanted).is_some_and(|byte| *byte != 0);
+        if read < wanted || is_whole && is_longer {
             return Ok(false);
         }
         let end = self.position.next().offset + partial;
@@ -184,6 +189,117 @@ impl Records {
         // Sends the line, or only its first piece if `too_long` truncates the line.
         self.send_lines(file, chunk.into_line(wanted), mark).await?;
         Ok(true)
+    }
+
+    /// Gives away the lines after the position that are no whole record, because they continue in the next file. Returns None if they do not end with a newline, so that nothing can continue them.
+    pub(super) fn give_rest(&mut self, file: &fs::File) -> io::Result<Option<Rest>> {
+        let next = self.position.next();
+        let bytes = usize::try_from(self.decoder.partial()).unwrap_or(usize::MAX);
+        let covered = next.covered();
+        let mut text = Vec::new();
+        let read = read_at(
+            file,
+            &mut text,
+            covered + bytes,
+            next.offset - covered as u64,
+        )?;
+        let is_same = read == covered + bytes && next.fits(&text[..covered]);
+        if !is_same || !self.decoder.may_join(&text[covered..]) {
+            return Ok(None);
+        }
+        let remainder = self.decoder.remainder();
+        let (token, receipt) = delivery::receipt(false, 0, Meter::default());
+        let mut origin = None;
+        if bytes > 0 {
+            let mark = Mark::new(next.offset + bytes as u64, &text);
+            let of_rest = self.origin(file, mark)?;
+            self.position.sent(receipt, mark);
+            self.advanced(of_rest);
+            origin = Some(of_rest);
+        }
+        text.drain(..covered);
+        Ok(Some(Rest {
+            text,
+            origin,
+            remainder,
+            token,
+        }))
+    }
+
+    /// Sends the records at the start of `rest`, which stands at the end of the previous file, and of `chunk`. Waits until they are
+    /// settled. Returns `rest` in the result if it holds more.
+    pub(super) async fn send_joined(
+        &mut self,
+        file: &fs::File,
+        rest: Rest,
+        chunk: &Chunk,
+        after: After,
+    ) -> io::Result<(Step, Option<Rest>)> {
+        let text = [&rest.text, chunk.text()].concat();
+        match self.decoder.decode(&text, after, false) {
+            Decoded::Framed(framed, bytes) => {
+                self.send_joined_records(file, rest, chunk, framed, bytes)
+                    .await
+            }
+            Decoded::More => Ok((Step::Continue, Some(rest))),
+            _ => {
+                // Only the bytes of this file count.
+                self.decoder.set_partial(chunk.text().len() as u64);
+                Ok((Step::End, Some(rest)))
+            }
+        }
+    }
+
+    async fn send_joined_records(
+        &mut self,
+        file: &fs::File,
+        mut rest: Rest,
+        chunk: &Chunk,
+        framed: Framed,
+        bytes: usize,
+    ) -> io::Result<(Step, Option<Rest>)> {
+        let of_rest = bytes.min(rest.text.len());
+        let (mut origins, mut own) = (Vec::new(), None);
+        if let Some(origin) = &mut rest.origin {
+            let next = origin.begin + of_rest as u64;
+            origins.push(FileOrigin { next, ..*origin });
+            origin.begin = next;
+        }
+        if bytes > of_rest {
+            let mark = chunk.mark(bytes - of_rest);
+            let origin = self.origin(file, mark)?;
+            origins.push(origin);
+            own = Some((origin, mark));
+        }
+        let meters = &self.common.meters;
+        meters.too_long.add(framed.too_long.into());
+        meters.garbled.add(framed.garbled.into());
+        if let (Some(origin), false) = (origins.first(), framed.rejected.is_empty())
+            && !self.sender.reject(*origin, &framed.rejected).await
+        {
+            return Ok((Step::Resend, None));
+        }
+        if framed.count > 0 || self.common.durable {
+            let body = framed.body.into();
+            let sent = self.sender.send_joined(origins, body, framed.count).await;
+            if sent.await.is_err() {
+                return Ok((Step::Resend, None));
+            }
+        }
+        match own {
+            Some((origin, mark)) => {
+                self.position.skip(mark);
+                self.position.publish();
+                self.advanced(origin);
+            }
+            None => self.decoder.advanced(),
+        }
+        rest.text.drain(..of_rest);
+        if !rest.text.is_empty() {
+            return Ok((Step::Continue, Some(rest)));
+        }
+        rest.token.settle();
+        Ok((Step::Continue, None))
     }
 
     /// Skips a hole that ends at `end`.
@@ -385,123 +501,5 @@ fn up_to(mark: Option<u64>, text: &[u8], more: bool) -> (&[u8], After) {
         Some(text) => (text, After::Mark),
         None if more => (text, After::More),
         None => (text, After::Nothing),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use millstream_pipeline::{
-        meters::Meters,
-        stop::{Stopper, stop},
-    };
-    use millstream_record::Pool;
-
-    use super::{
-        super::{identity::Stat, options, tracked::Tracked},
-        *,
-    };
-    use crate::rig::{self, Downstream};
-
-    /// The records of a file with a given text. They are sent to a channel that the test controls.
-    struct Rig {
-        records: Records,
-        file: fs::File,
-        context: FileContext,
-        to: Downstream,
-        rejects: Downstream,
-        _stopper: Stopper,
-        _directory: tempfile::TempDir,
-    }
-
-    impl Rig {
-        fn new(to: Downstream, json: &str, text: &str) -> Self {
-            let directory = tempfile::tempdir().unwrap();
-            let path = directory.path().join("a.log");
-            fs::write(&path, text).unwrap();
-            let file = fs::File::open(&path).unwrap();
-            let options = options::check(&rig::node(serde_json::from_str(json).unwrap()));
-            let (meters, (stopper, stop)) = (Meters::default(), stop());
-            let rejects = Downstream::memory();
-            let (ports, at) = ((&to, &rejects), directory.path());
-            let values = &["host", "path"];
-            let source = rig::context(ports, values, &meters, stop.clone(), at, false);
-            let durable = source.outlet.file_origins().is_some();
-            let common = SourceState::new(options.ok().unwrap(), durable, None, &source.meters);
-            let context = FileContext {
-                common: Arc::new(common),
-                tracked: Tracked::new(Stat::of(&file).unwrap().inode, path, None),
-                source,
-                stop,
-            };
-            Self {
-                records: Records::new(&context, None, Mark::default(), 0, false),
-                file,
-                context,
-                to,
-                rejects,
-                _stopper: stopper,
-                _directory: directory,
-            }
-        }
-
-        /// Reads `bytes` bytes at the position, and sends the records in them.
-        async fn step(&mut self, bytes: usize) -> Step {
-            let next = self.records.position.next();
-            let buffer = Pool::new(1 << 20).reserve(Chunk::memory(next, bytes)).await;
-            let chunk = Chunk::read(&self.file, buffer, next, bytes).unwrap();
-            let chunk = chunk.expect("the file is the same");
-            let len = self.file.metadata().unwrap().len();
-            let after = match next.offset + (chunk.text().len() as u64) < len {
-                true => After::More,
-                false => After::Nothing,
-            };
-            let step = self.records.send_chunk(&self.file, chunk, after, len);
-            step.await.unwrap()
-        }
-
-        fn position(&self) -> u64 {
-            self.records.position.next().offset
-        }
-    }
-
-    #[tokio::test]
-    async fn whole_lines_are_sent_and_the_rest_waits() {
-        let to = Downstream::memory();
-        let mut rig = Rig::new(to, r#"{"paths": "/a"}"#, "one\ntwo\nthr");
-        assert_eq!(rig.step(100).await, Step::Continue);
-        assert_eq!(rig.position(), 8);
-        assert_eq!(rig.step(100).await, Step::End);
-        rig.records.position.land().await.unwrap();
-        assert_eq!(rig.to.lines(), ["one", "two"]);
-        assert!(rig.records.position.is_settled());
-    }
-
-    #[tokio::test]
-    async fn a_long_line_is_rejected_once_its_end_is_written_and_its_neighbours_are_sent() {
-        let json = r#"{"paths": "/a", "line_max": "4B", "too_long": "reject"}"#;
-        let mut rig = Rig::new(Downstream::memory(), json, "a\n123456789\nb\n");
-        for at in [2, 12, 14] {
-            assert_eq!(rig.step(100).await, Step::Continue);
-            assert_eq!(rig.position(), at);
-        }
-        assert_eq!(rig.to.lines(), ["a", "b"]);
-        assert_eq!(rig.rejects.batches().len(), 3, "pieces of four bytes");
-        assert_eq!(rig.context.common.meters.too_long.get(), 1);
-    }
-
-    #[tokio::test]
-    async fn dropped_records_are_read_again() {
-        let mut rig = Rig::new(Downstream::memory(), r#"{"paths": "/a"}"#, "one\ntwo\n");
-        assert_eq!(rig.step(4).await, Step::Continue);
-        rig.records.position.land().await.unwrap();
-        rig.to.hold();
-        assert_eq!(rig.step(4).await, Step::Continue);
-        assert_eq!(rig.position(), 8);
-        rig.to.drop_held();
-        let file = Some(&rig.file);
-        rig.records.go_back(&mut rig.context, file).await;
-        assert_eq!(rig.position(), 4, "the settled mark");
-        assert_eq!(rig.step(4).await, Step::Continue);
-        assert_eq!(rig.to.lines(), ["one", "two"]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A file may be created under a name that matches and renamed before the next scan. Its new name (`app.log.1`) does not match,
 //! so the name alone does not show that the file must be read. But the kernel has reported the rename together with the old name,
-//! which matches.
+//! which matches. Such a file may also be compressed before a scan sees it (`app.log.1.gz`).
 
 use std::{
     collections::HashMap,
@@ -50,6 +50,12 @@ impl Renames {
             && !matches
         {
             self.to.insert(path, Instant::now());
+        } else if mask.contains(EventMask::CREATE)
+            && path.extension().is_some_and(|end| end == "gz")
+            && self.contains(&path.with_extension(""))
+        {
+            // The renamed file is being compressed, and may be removed before it is read.
+            self.to.insert(path, Instant::now());
         }
     }
 
@@ -89,6 +95,19 @@ mod tests {
         assert_eq!(note(to, 5, "/a.log.1"), [false, false], "another rename");
         note(from, 6, "/a.log");
         note(to, 6, "/a.log.1");
+        let gz = |renames: &mut Renames, mask, rename, path: &str| {
+            renames.note(mask, rename, path.into(), &patterns);
+            ["/a.log.1.gz", "/a.log.2.gz"].map(|path| renames.contains(path.as_ref()))
+        };
+        let create = EventMask::CREATE;
+        assert_eq!(gz(&mut renames, create, 0, "/a.log.2.gz"), [false, false]);
+        assert_eq!(gz(&mut renames, create, 0, "/a.log.1.gz"), [true, false]);
+        gz(&mut renames, from, 7, "/a.log.1.gz");
+        assert_eq!(gz(&mut renames, to, 7, "/a.log.2.gz"), [false, true]);
+        let mut note = |mask, rename, path: &str| {
+            renames.note(mask, rename, path.into(), &patterns);
+            ["/a.log.1", "/a.log.2"].map(|path| renames.contains(path.as_ref()))
+        };
         assert_eq!(note(EventMask::CREATE, 0, "/a.log.1"), [false, false]);
     }
 }

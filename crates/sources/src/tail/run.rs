@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use millstream_net::open_files;
 use millstream_pipeline::{
     condition::{Condition, Trouble},
     failure::Failure,
@@ -22,9 +23,10 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     admission::{Admission, Files},
-    begin::Beginning,
+    begin::{Begin, Beginning},
     context::FileContext,
     ends::{EndGuard, Ended},
+    join::Predecessor,
     known::Known,
     lag::LagReport,
     options::Options,
@@ -41,6 +43,8 @@ use super::{
 const SCAN_GAP: Duration = Duration::from_millis(20);
 /// The pause after a scan is at least this many times as long as the scan, so scans use at most 5 % of a core.
 const SCAN_SHARE: u32 = 20;
+/// How long the condition is raised after the last file had to wait.
+const CROWDED_FOR: Duration = Duration::from_secs(60);
 /// The tolerance when a birth time is compared with the start of a scan. A file system takes a birth time from the last clock
 /// tick of the kernel, so the birth time may be up to 10 ms too early.
 const BIRTH_STEP: Duration = Duration::from_millis(20);
@@ -68,6 +72,8 @@ pub(super) struct Run {
     scan_not_before: Instant,
     /// Raised while files cannot be opened.
     unreadable: Condition,
+    /// Raised while files wait because too many files are open.
+    crowded: Condition,
 }
 
 impl Drop for Run {
@@ -114,6 +120,7 @@ impl Run {
             scan_at: now,
             scan_not_before: now,
             unreadable: reporter.condition("unreadable"),
+            crowded: reporter.condition("open_files"),
             context,
         })
     }
@@ -138,6 +145,7 @@ impl Run {
                 }
                 () = at(self.lag.at()) => self.lag.look(&self.files, &common.meters),
                 () = common.scan_wanted.notified() => self.scan_soon(),
+                () = common.waiting.changed() => self.report_waiting(),
                 changed = changed(&mut self.watch, &common.options.patterns) => {
                     if changed {
                         self.scan_soon();
@@ -181,6 +189,21 @@ impl Run {
             truncated: self.common.heads.truncated(),
         };
         self.store.write(positions, &self.common.signal).await;
+    }
+
+    /// Reports that files wait because too many files are open.
+    fn report_waiting(&self) {
+        let waiting = self.common.waiting.now();
+        if waiting == 0 {
+            return;
+        }
+        let text = format_args!(
+            "{waiting} of {} files wait until others are closed, because this process may open only {} files; they are read in \
+             turns, and a file that is removed while it waits is lost: raise the limit (LimitNOFILE, `ulimit -n`)",
+            self.files.len(),
+            open_files::limit(),
+        );
+        self.crowded.raise(Trouble::Blocked, text);
     }
 
     fn scan_soon(&mut self) {
@@ -234,6 +257,9 @@ impl Run {
         };
         self.scan_at = now + pause;
         self.lag.look_now();
+        if self.common.waiting.is_over(CROWDED_FOR) {
+            let _ = self.crowded.clear();
+        }
         if !self.store.exists() {
             self.store.moved(self.common.signal.is_urgent());
         }
@@ -299,17 +325,40 @@ impl Run {
         }
         for found in &found {
             if let Some(tracked) = self.files.get(&found.stat.inode) {
-                update(tracked, found);
+                update(tracked, found, &self.common.options.patterns);
             }
         }
         let renames = self.watch.as_mut().map(Watch::renames);
         let mut beginnings = self.admission.admit(found, &self.files, renames, ran);
         in_order(&mut beginnings, &self.common.options.patterns);
+        self.connect(&mut beginnings);
         match self.admission.refused() {
             Some(why) => self.unreadable.raise(Trouble::Retrying, why),
             None => drop(self.unreadable.clear()),
         }
         beginnings
+    }
+
+    /// Tells each new file whose records may have several lines from which file log rotation has just taken its name.
+    fn connect(&self, beginnings: &mut [Beginning]) {
+        if !self.common.options.framer.joins() {
+            return;
+        }
+        for beginning in beginnings {
+            match &beginning.begin {
+                Begin::Fresh { .. } => {}
+                Begin::At(_, mark) if mark.offset == 0 => {}
+                _ => continue,
+            }
+            let path = beginning.tracked.state().path.clone();
+            let left =
+                |tracked: &Arc<Tracked>| Some((tracked.state().left_at(&path)?, tracked.clone()));
+            let lefts = self.files.values().filter_map(left);
+            let last = lefts.max_by_key(|(at, _)| *at).map(|(_, tracked)| tracked);
+            let before = beginning.after.clone().or(last);
+            beginning.predecessor =
+                before.map(|before| Predecessor::new(before.joint.clone(), before.alarm.clone()));
+        }
     }
 
     /// Gives a file a reader on the next data thread.
@@ -318,6 +367,7 @@ impl Run {
             tracked,
             begin,
             after,
+            predecessor,
             ..
         } = beginning;
         self.files.insert(tracked.inode, tracked.clone());
@@ -332,10 +382,11 @@ impl Run {
                 inode: tracked.inode,
                 left_at: tracked.state().settled,
                 in_order: false,
-                compressed: None,
+                read: None,
+                overwritten: false,
             };
             let guard = EndGuard::new(context.common.ends.clone(), panicked);
-            guard.finish(Reader::run(context, begin, after).await);
+            guard.finish(Reader::run(context, begin, after, predecessor).await);
         };
         let reporter = &self.context.reporter;
         self.context.threads.spawn(reporter, read).await;
@@ -370,7 +421,7 @@ fn in_order(beginnings: &mut [Beginning], patterns: &Patterns) {
 }
 
 /// Updates the path of a file that has a reader, and wakes the reader if anything has changed.
-fn update(tracked: &Tracked, found: &FoundFile) {
+fn update(tracked: &Tracked, found: &FoundFile, patterns: &Patterns) {
     let mut state = tracked.state();
     let since = (!found.matches).then(std::time::Instant::now);
     let rotated = state.rotated.or(since).filter(|_| !found.matches);
@@ -378,7 +429,11 @@ fn update(tracked: &Tracked, found: &FoundFile) {
         || state.path != found.path
         || state.sent != found.stat.len;
     state.rotated = rotated;
-    state.path.clone_from(&found.path);
+    state.len = found.stat.len;
+    if state.path != found.path {
+        let originals: Vec<_> = patterns.originals(&state.path).collect();
+        state.rename(&found.path, originals.into_iter());
+    }
     drop(state);
     if has_changed {
         tracked.alarm.wake.notify_one();

@@ -159,6 +159,12 @@ impl Patterns {
         self.included.is_match(path) && !self.excludes(path)
     }
 
+    /// Whether a scan finds a file with this path: it matches, or begins with a matching path.
+    pub(super) fn finds(&self, path: &Path) -> bool {
+        !self.excludes(path)
+            && (self.included.is_match(path) || self.originals(path).next().is_some())
+    }
+
     /// The matching paths that the file at `path` may have had before log rotation added a suffix. The longest path comes first.
     pub(super) fn originals<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let name = path.file_name().unwrap_or_default().as_bytes();

@@ -75,6 +75,17 @@ impl Sender {
         self.outlet.send(batch, awaited).await
     }
 
+    /// Sends `count` records that were read from several files. A durable channel keeps all of their positions or none.
+    pub(super) async fn send_joined(
+        &self,
+        origins: Vec<FileOrigin>,
+        body: Bytes,
+        count: u32,
+    ) -> Receipt {
+        let batch = self.batch_of(origins, body, count);
+        self.outlet.send(batch, true).await
+    }
+
     /// Sends a batch without records, which moves the position in a durable channel to the end of `origin`.
     pub(super) async fn send_position(&self, origin: FileOrigin) -> Receipt {
         self.send(origin, Bytes::new(), 0, false).await
@@ -137,6 +148,10 @@ impl Sender {
     }
 
     fn batch(&self, origin: FileOrigin, body: Bytes, count: u32) -> Batch {
+        self.batch_of(vec![origin], body, count)
+    }
+
+    fn batch_of(&self, origins: Vec<FileOrigin>, body: Bytes, count: u32) -> Batch {
         Batch {
             tag: self.tag.clone(),
             plain: false,
@@ -145,7 +160,7 @@ impl Sender {
             count,
             received: Time::now(),
             values: self.values.clone(),
-            origins: vec![Origin::File(origin)],
+            origins: origins.into_iter().map(Origin::File).collect(),
         }
     }
 }

@@ -1,14 +1,18 @@
 //! State that the readers of a source share with `run.rs`.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use millstream_pipeline::{
     meters::{Meter, NodeMeters},
+    report::Reporter,
     tables::Table,
 };
 use tokio::sync::{Notify, Semaphore};
 
-use super::{ends::Ends, heads::Heads, options::Options, signal::StoreSignal, watch::Alarms};
+use super::{
+    ends::Ends, heads::Heads, options::Options, signal::StoreSignal, turns::WaitingFiles,
+    watch::Alarms,
+};
 
 /// The largest number of files of a source that are decompressed at a time. A part of the text of each of these files is in
 /// memory.
@@ -28,6 +32,8 @@ pub(super) struct SourceState {
     /// The permits for decompressing files. Each file that is being decompressed holds one.
     pub inflating: Arc<Semaphore>,
     pub ends: Arc<Ends>,
+    /// The files that wait because too many files are open.
+    pub waiting: WaitingFiles,
     pub meters: TailMeters,
 }
 
@@ -47,8 +53,44 @@ impl SourceState {
             scan_wanted: Notify::new(),
             inflating: Arc::new(Semaphore::new(INFLATED_AT_ONCE)),
             ends: Arc::default(),
+            waiting: WaitingFiles::default(),
             meters: TailMeters::new(meters),
         }
+    }
+
+    /// Counts and reports that the renamed file at `path` was overwritten, so that it is not read from `offset` on. `len` is the
+    /// length that the last scan has seen.
+    pub(super) fn report_overwritten(
+        &self,
+        reporter: &Reporter,
+        path: &str,
+        offset: u64,
+        len: u64,
+    ) {
+        self.meters.overwritten.add(1);
+        if len <= offset {
+            let text = format_args!(
+                "{path} was renamed, read to byte {offset} and then overwritten in place, as `shred` does; it is closed"
+            );
+            return reporter.info("overwritten", text);
+        }
+        let text = format_args!(
+            "{path} was renamed and then overwritten in place, as `shred` does, so nothing is read from it after byte {offset}; \
+             lines after that byte that no copy has are lost"
+        );
+        reporter.warn("overwritten", text);
+    }
+
+    /// Counts and reports that the first `bytes` bytes of the file at `path` are not read, because they were read from the file at
+    /// `original`, or will be.
+    pub(super) fn report_copy(&self, reporter: &Reporter, bytes: u64, path: &str, original: &Path) {
+        self.meters.copied.add(bytes);
+        let original = original.display();
+        let text = format_args!(
+            "{path} has the content of {original} and a name that log rotation makes, so it counts as its copy: the \
+             {bytes} bytes that are read from {original} are not read from it again"
+        );
+        reporter.info("copy", text);
     }
 }
 
@@ -68,6 +110,12 @@ pub(super) struct TailMeters {
     pub garbled: Meter,
     /// Bytes of holes that were skipped.
     pub holes: Meter,
+    /// Bytes of copies that were not read, because their originals are read.
+    pub copied: Meter,
+    /// Bytes of files that were removed while they were closed, before they were read.
+    pub lost: Meter,
+    /// Renamed files that were overwritten before they were read to their end.
+    pub overwritten: Meter,
     /// Files that were removed or renamed.
     pub done: Meter,
 }
@@ -84,6 +132,9 @@ impl TailMeters {
             read_errors: meters.counter("read_errors"),
             garbled: meters.counter("lines_garbled"),
             holes: meters.counter("hole_bytes"),
+            copied: meters.counter("copy_bytes"),
+            lost: meters.counter("lost_bytes"),
+            overwritten: meters.counter("files_overwritten"),
             done: meters.counter("files_done"),
         }
     }

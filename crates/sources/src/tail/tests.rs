@@ -1,8 +1,13 @@
 //! Tests of the whole source: they write files and check the lines that arrive in a channel.
 
+mod blank;
+mod copies;
 mod framed;
 mod gzip;
+mod join;
 mod options;
+mod overwritten;
+mod records;
 mod rotation;
 
 use std::{

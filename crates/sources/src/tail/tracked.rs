@@ -15,7 +15,9 @@ use tokio::sync::Notify;
 
 use super::{
     identity::{Inode, Mark, Stat, head_key},
+    join::Joint,
     known::Past,
+    names::is_rotated,
     watch::Alarm,
 };
 
@@ -39,6 +41,8 @@ pub(super) struct Tracked {
     /// Notified when the file was read to its end, or cannot be read. The reader of the next file of the rotation may then
     /// begin.
     pub read: Notify,
+    /// Where the reader of the file that has the name now asks for the record that begins in this file.
+    pub joint: Arc<Joint>,
     state: Mutex<FileState>,
 }
 
@@ -49,6 +53,15 @@ pub(super) struct FileState {
     pub path: PathBuf,
     /// The time since which no matching path leads to the file. None while a matching path leads to it.
     pub rotated: Option<Instant>,
+    /// The first path of the file, and when it was renamed. None if it still has its first path.
+    pub left: Option<(PathBuf, Instant)>,
+    /// Whether log rotation has renamed the file, even if its new path matches.
+    pub is_renamed: bool,
+    /// The length of the file at the last scan that found it.
+    pub len: u64,
+    /// The first bytes of the file when its reader began at its first byte. They show that the file was overwritten before it was
+    /// read.
+    pub start: Option<FileId>,
     /// The identity of the file, and how far it is settled. None until the identity is determined.
     pub settled: Option<(FileId, Mark)>,
     /// The offset up to which the file was sent.
@@ -100,9 +113,14 @@ impl Tracked {
             alarm: Arc::default(),
             lag: Arc::default(),
             read: Notify::new(),
+            joint: Arc::default(),
             state: Mutex::new(FileState {
                 path,
                 rotated: None,
+                left: None,
+                is_renamed: false,
+                len: 0,
+                start: None,
                 settled: None,
                 sent: 0,
                 marks: VecDeque::new(),
@@ -153,6 +171,27 @@ impl FileState {
     /// The number of bytes that were settled before the inode was truncated; 0 if it was not truncated.
     pub(super) fn before(&self) -> u64 {
         self.previous.back().map_or(0, |previous| previous.settled)
+    }
+
+    /// Notes that the file has another path now. `originals` are the paths that it may have had before log rotation renamed it the
+    /// first time.
+    pub(super) fn rename(&mut self, path: &Path, originals: impl Iterator<Item = PathBuf>) {
+        let mut befores = originals.chain([self.path.clone()]);
+        self.is_renamed |= befores.any(|before| is_rotated(path, &before));
+        let before = std::mem::replace(&mut self.path, path.to_path_buf());
+        self.left.get_or_insert((before, Instant::now()));
+    }
+
+    /// Whether log rotation has renamed or removed the file.
+    pub(super) fn is_rotated(&self) -> bool {
+        self.rotated.is_some() || self.is_renamed
+    }
+
+    /// When log rotation took the path `path` from the file. None if it did not.
+    pub(super) fn left_at(&self, path: &Path) -> Option<Instant> {
+        let left = self.left.as_ref().filter(|(left, _)| left == path);
+        let removed = self.rotated.filter(|_| self.path == path);
+        left.map(|(_, at)| *at).or(removed)
     }
 
     /// Whether nothing was sent yet.

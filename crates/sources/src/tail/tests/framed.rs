@@ -27,11 +27,12 @@ fn fields(to: &Downstream, name: &str) -> Vec<String> {
     batches.iter().flat_map(of_batch).collect()
 }
 
-fn messages(to: &Downstream) -> Vec<String> {
+pub(super) fn messages(to: &Downstream) -> Vec<String> {
     fields(to, "message")
 }
 
-const STACKS: &str = r#", "framing": {"multiline": {"start": "^\\d", "wait": "1500ms"}}"#;
+pub(super) const STACKS: &str =
+    r#", "framing": {"multiline": {"start": "^\\d", "wait": "1500ms"}}"#;
 
 #[test]
 fn a_stack_trace_is_one_record_even_if_it_is_written_slowly() {
@@ -120,7 +121,7 @@ fn two_disk_channels_keep_each_joined_record_once_although_one_has_kept_more() {
     read_into_two_channels(["", &PARTS[..2].concat(), PARTS[2]], write, STACKS);
 }
 
-fn cri(stream: &str, tag: &str, text: &str) -> String {
+pub(super) fn cri(stream: &str, tag: &str, text: &str) -> String {
     format!("2026-01-02T03:04:05.000000006Z {stream} {tag} {text}\n")
 }
 
