@@ -19,6 +19,8 @@ pub fn notify(state: &str) {
         None => SocketAddr::from_pathname(&path),
     };
     if let (Ok(address), Ok(socket)) = (address, UnixDatagram::unbound()) {
+        // A service manager that hangs must not block the main thread.
+        let _ = socket.set_nonblocking(true);
         let _ = socket.send_to_addr(state.as_bytes(), &address);
     }
 }

@@ -32,6 +32,7 @@ use std::{
 
 use millstream_config::{RejectedLimits, Size, WhenRejectedFull};
 use millstream_record::Batch;
+use millstream_sys::no_room::explained;
 
 use crate::{
     channel::{BoxFuture, Channel, Group},
@@ -283,7 +284,8 @@ impl Channel for RejectedStore {
                     Err(Refused::Full(why)) => why,
                     Err(Refused::Disk(error)) => {
                         let place = store.files.directory().display();
-                        format!("cannot keep rejected records in {place}: {error}")
+                        let why = explained(&error, store.files.directory());
+                        format!("cannot keep rejected records in {place}: {why}")
                     }
                 };
                 let (condition, _) = waits.get_or_insert_with(|| {

@@ -48,6 +48,14 @@ impl Lack {
     }
 }
 
+/// The text of an error, with the remedy if the file system lacks something.
+pub fn explained(error: &io::Error, path: &Path) -> String {
+    match Lack::of(error, path) {
+        Some(lack) => format!("{error}; {}", lack.remedy()),
+        None => error.to_string(),
+    }
+}
+
 /// Whether the file system of `path`, or of the closest directory above it that exists, has no free inodes.
 fn has_no_files(path: &Path) -> bool {
     let mut spaces = path.ancestors().map(|path| HostDisk.space(path));
