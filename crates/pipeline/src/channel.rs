@@ -150,13 +150,18 @@ pub trait Channel: Send + Sync {
     fn is_full(&self) -> bool {
         false
     }
+    /// While producers may wait for room: a number that changes whenever consumers free room. `None`: no producer waits. For a durable
+    /// channel, room in the log counts; for a memory channel, room in a queue.
+    fn waiting(&self) -> Option<u64> {
+        self.is_full().then_some(0)
+    }
     /// Returns (used, limit) in bytes for the batches that wait in memory for consumers. `None`: the channel holds no batches in memory.
     fn fill(&self) -> Option<(u64, u64)> {
         None
     }
     /// Called when no more groups will be put: keeps the groups that were accepted, then lets the readers end.
     fn close(&self);
-    /// Called when the deadline of a stop has passed: keeps as many groups as fit, drops the rest (which fails their receipts), accepts no
+    /// Called when the deadline of a stop has passed, and when a reload has removed a channel that stays full: keeps as many groups as fit, drops the rest (which fails their receipts), accepts no
     /// further groups, and closes.
     fn give_up_waiting(&self) {}
     /// Returns for each tailed file the offset up to which a durable channel has kept it. `None` for memory: the source then stores
@@ -172,9 +177,9 @@ pub trait Channel: Send + Sync {
             .find(|(id, _)| id == file)
             .map(|(_, next)| next)
     }
-    /// Requests a reader for a consumer that has none: a new consumer, or one whose reader was dropped. The receiver gets the reader;
-    /// it closes without an answer if the channel ends.
-    fn attach(&self, _consumer: Consumer) -> oneshot::Receiver<Result<Box<dyn Reader>, String>> {
+    /// Requests a reader for a consumer that has none: a new consumer, or one whose reader was dropped. A new consumer is durable before
+    /// the answer: from then on, the channel keeps everything for it. The receiver closes without an answer if the channel ends.
+    fn attach(&self, _consumer: Consumer) -> oneshot::Receiver<Result<Attached, String>> {
         let (answer, receiver) = oneshot::channel();
         let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
         receiver
@@ -208,6 +213,14 @@ pub trait Channel: Send + Sync {
     fn id(&self) -> Option<u128> {
         None
     }
+}
+
+/// The reader of a consumer that has joined a running channel.
+pub struct Attached {
+    /// The reader.
+    pub reader: Box<dyn Reader>,
+    /// Whether the channel did not know the consumer before.
+    pub is_new: bool,
 }
 
 /// Applies changed options to a channel.

@@ -1,18 +1,22 @@
 //! Reports how the task of a source or sink ends, also if its thread dies.
 
+use std::sync::Arc;
+
 use tokio::sync::mpsc;
 
 use crate::{
     failure::Failure,
     report::Reporter,
+    start::Event,
     supervise::{End, StateCell},
 };
 
 /// Reports the end of a task to the pipeline. If it is dropped first, the task or its thread has died: the node counts as failed.
 pub(crate) struct Ending {
     /// `None` once the end is reported.
-    ends: Option<mpsc::Sender<(bool, End)>>,
+    ends: Option<mpsc::Sender<Event>>,
     is_source: bool,
+    node: Arc<str>,
     state: StateCell,
     reporter: Reporter,
 }
@@ -20,24 +24,27 @@ pub(crate) struct Ending {
 impl Ending {
     /// Returns the value that a task holds from before its start until its end.
     pub(crate) fn new(
-        ends: &mpsc::Sender<(bool, End)>,
+        ends: &mpsc::Sender<Event>,
         is_source: bool,
+        node: &Arc<str>,
         state: &StateCell,
         reporter: &Reporter,
     ) -> Self {
         Self {
             ends: Some(ends.clone()),
             is_source,
+            node: node.clone(),
             state: state.clone(),
             reporter: reporter.clone(),
         }
     }
 
-    /// Reports an orderly end or a failure.
-    pub(crate) async fn report(mut self, end: End) {
+    /// Reports an orderly end or a failure. `is_planned`: the plan still has the node.
+    pub(crate) async fn report(mut self, end: End, is_planned: bool) {
         if let Some(ends) = self.ends.take() {
+            let event = Event::of(self.is_source, &self.node, end, is_planned);
             // The pipeline may be gone.
-            let _ = ends.send((self.is_source, end)).await;
+            let _ = ends.send(event).await;
         }
     }
 }
@@ -55,7 +62,8 @@ impl Drop for Ending {
         self.reporter
             .error("failed", format_args!("{failure}; it has stopped"));
         // If there is no room, the pipeline has ended, or learns at the deadline of its stop that this task is missing.
-        let _ = ends.try_send((self.is_source, Err(failure)));
+        let event = Event::of(self.is_source, &self.node, Err(failure), true);
+        let _ = ends.try_send(event);
     }
 }
 
@@ -68,14 +76,23 @@ mod tests {
     async fn a_task_that_dies_fails_its_node_and_one_that_ends_reports_its_end() {
         let (ends, mut ended) = mpsc::channel(2);
         let (state, reporter) = (StateCell::new(), Reporter::new("in"));
-        Ending::new(&ends, true, &state, &reporter)
-            .report(Ok(()))
-            .await;
-        assert_eq!(ended.recv().await, Some((true, Ok(()))));
+        let ending = |is_source| Ending::new(&ends, is_source, &"n".into(), &state, &reporter);
+        ending(true).report(Ok(()), true).await;
+        let event = ended.recv().await;
+        assert_eq!(event, Some(Event::Ended { is_source: true }));
         assert_eq!(state.get(), NodeState::Running);
-        drop(Ending::new(&ends, false, &state, &reporter));
-        let (is_source, end) = ended.recv().await.unwrap();
-        assert!(!is_source && end.unwrap_err().message.contains("died"));
+        drop(ending(false));
+        let event = ended.recv().await.unwrap();
+        let Event::Failed {
+            is_source: false,
+            failure,
+            stops: true,
+            ..
+        } = event
+        else {
+            panic!("{event:?}");
+        };
+        assert!(failure.message.contains("died"));
         assert!(matches!(state.get(), NodeState::Failed(_)));
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     start::Starter,
     started::Started,
     stop::stop,
-    threads::Threads,
+    threads::{Parked, Threads},
 };
 
 /// The environment of a launch.
@@ -70,6 +70,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<(Running, Reloader), F
         readings: Arc::default(),
         probation: Probation::new(&settings.data_dir),
         sources: 0,
+        park: Parked::new,
     };
     let mut reloader = Reloader::new(graph, starter, launch.open_memory, nodes.clone());
     let failures = reloader.start(plan).await?;

@@ -175,6 +175,11 @@ impl Feed {
     pub(crate) fn channel(&self) -> &dyn Channel {
         &*self.channel
     }
+
+    /// Refers to the channel without keeping it.
+    pub(crate) fn downgrade(&self) -> Weak<dyn Channel> {
+        Arc::downgrade(&self.channel)
+    }
 }
 
 impl Drop for Feed {

@@ -262,6 +262,12 @@ impl ChannelPlan {
     pub fn pump(&self) -> Arc<str> {
         pump_of(&self.name)
     }
+
+    /// Returns a consumer by its name.
+    pub(crate) fn consumer(&self, name: &str) -> Consumer {
+        let found = self.consumers.iter().find(|it| *it.name == *name);
+        found.cloned().unwrap_or_else(|| name.into())
+    }
 }
 
 /// Returns the name of the pump that fills a channel. No node of a configuration has such a name, because of the dot.

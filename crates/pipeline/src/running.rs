@@ -17,14 +17,15 @@ use tokio::sync::mpsc;
 use crate::{
     channel::Channel,
     data_dir::DataDir,
-    failure::{Failure, Who},
+    failure::Failure,
     graph::REJECTED_KEPT,
     meters::Meters,
     plan::Link,
     report::Reporter,
+    start::Event,
     started::{Open, Started},
     stop::{Stop, Stopper},
-    supervise::{End, NodeState, StateCell},
+    supervise::{NodeState, StateCell},
     threads::Threads,
 };
 
@@ -72,7 +73,8 @@ impl NodeStatus {
     pub fn state(&self) -> NodeState {
         let states: Vec<_> = self.states.iter().map(StateCell::get).collect();
         let rank = |state: &NodeState| match state {
-            NodeState::Failed(_) => 2,
+            NodeState::Failed(_) => 3,
+            NodeState::Planned => 2,
             NodeState::Running => 1,
             NodeState::Ended => 0,
         };
@@ -127,7 +129,7 @@ pub struct Running {
     pub meters: Meters,
     /// The memory of all batches.
     pub pool: Pool,
-    pub(crate) ends: mpsc::Receiver<(bool, End)>,
+    pub(crate) ends: mpsc::Receiver<Event>,
     pub(crate) started: Arc<Started>,
     pub(crate) channels: Vec<Open>,
     /// The result of [`Running::dropped`] when the stop began.
@@ -137,7 +139,8 @@ pub struct Running {
     pub(crate) stopping: bool,
     /// Whether the process ends when all nodes have ended, even if one has failed.
     pub(crate) once: bool,
-    pub(crate) failures: Vec<Failure>,
+    /// The failures, each with its node. The name is empty if no reload can repair the failure.
+    pub(crate) failures: Vec<(Arc<str>, Failure)>,
     pub(crate) _threads: Threads,
     /// The directory of rejected records that no node takes.
     pub(crate) rejected_place: PathBuf,
@@ -157,7 +160,7 @@ impl Running {
 
     /// Adds a failure that is not of a node. [`Running::ended`] returns it, too.
     pub fn fail(&mut self, failure: Failure) {
-        self.failures.push(failure);
+        self.failures.push(("".into(), failure));
     }
 
     /// Stops the sinks once all sources have ended. A durable channel keeps unread batches for the next start.
@@ -167,34 +170,60 @@ impl Running {
         }
     }
 
-    /// Returns when all nodes have ended: because all inputs ended, after [`Running::stop`], or because a node failed permanently.
-    /// Returns the failures. A node whose own state cannot be used ([`Who::State`]) does not make the others end, because a restart of
+    /// Returns when all nodes have ended: because all inputs ended, after [`Running::stop`], or because a node failed permanently and no reload repaired it.
+    /// Returns the failures. A node whose own state cannot be used ([`crate::failure::Who::State`]) does not make the others end, because a restart of
     /// the process would find the same state. After such a failure, the method returns only after [`Running::stop`] or with `--once`.
     /// Cancel safe: the future can be dropped and the method called again.
     pub async fn ended(&mut self) -> Vec<Failure> {
-        while self.started.all() > 0 {
-            let Some((is_source, end)) = self.ends.recv().await else {
+        while self.started.all() > 0 || self.waits_for_operator() {
+            let Some(told) = self.ends.recv().await else {
                 break;
             };
-            self.started.end(is_source);
-            if let Err(failure) = end {
-                if failure.who != Who::State {
-                    self.stop();
-                }
-                self.failures.push(failure);
-            }
+            self.note(told);
             self.let_sinks_stop();
         }
-        if !self.failures.is_empty() && !self.once && !self.stopping {
+        if self.waits_for_operator() {
             std::future::pending::<()>().await;
         }
         self.see_channels();
         while let Some(channel) = self.channels.last_mut() {
             let finished = channel.finished().await;
             self.channels.pop();
-            self.failures.extend(finished.err());
+            let failed = finished.err().map(|failure| ("".into(), failure));
+            self.failures.extend(failed);
         }
-        std::mem::take(&mut self.failures)
+        let failures = std::mem::take(&mut self.failures);
+        failures.into_iter().map(|(_, failure)| failure).collect()
+    }
+
+    /// The failures that no reload has repaired.
+    #[cfg(test)]
+    pub(crate) fn failures_now(&self) -> &[(Arc<str>, Failure)] {
+        &self.failures
+    }
+
+    /// Whether all tasks have ended, but some failed. The process then waits for a reload or a stop.
+    fn waits_for_operator(&self) -> bool {
+        !self.failures.is_empty() && !self.once && !self.stopping
+    }
+
+    fn note(&mut self, told: Event) {
+        match told {
+            Event::Ended { is_source } => self.started.end(is_source),
+            Event::Failed {
+                is_source,
+                node,
+                failure,
+                stops,
+            } => {
+                self.started.end(is_source);
+                if stops {
+                    self.stop();
+                }
+                self.failures.push((node, failure));
+            }
+            Event::Repaired(node) => self.failures.retain(|(failed, _)| *failed != node),
+        }
     }
 
     /// Called when the drain deadline has passed. Every durable channel keeps as much as it has space for, drops the rest, and closes.

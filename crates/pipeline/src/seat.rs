@@ -20,7 +20,7 @@ use crate::stop::{Stop, Stopper};
 /// The time in which a node must leave its seat in an orderly way. After that, its run is dropped as if the process had been killed.
 /// Without this limit, a destination that does not answer could block the next node, although such a destination may be the reason for
 /// the reload.
-const GRACE: Duration = Duration::from_secs(10);
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 /// A seat. Clones share it.
 pub(crate) struct Seat<T>(Arc<Shared<T>>);
@@ -34,14 +34,19 @@ struct Shared<T> {
 
 struct Turn<T> {
     stopper: Stopper,
+    /// The run that follows the current one. `None`: nothing was asked, so the supervisor decides.
     next: Option<Next<T>>,
+    /// Whether the node is no longer in the plan.
+    is_removed: bool,
 }
 
-/// The node of the next run.
+/// The run that a reload or an operator wants to follow the current one.
 enum Next<T> {
     /// The current node again.
     Same,
     Other(T),
+    /// No node: the task ends.
+    Nobody,
 }
 
 /// The request to a node to leave its seat.
@@ -69,39 +74,66 @@ impl<T> Seat<T> {
     /// Returns the seat of a first node, and the stop signal of this node. `section` stops all nodes of the section.
     pub(crate) fn new(section: &Stopper) -> (Self, Stop) {
         let (stopper, stop) = section.part();
-        let next = None;
+        let turn = Turn {
+            stopper,
+            next: None,
+            is_removed: false,
+        };
         let shared = Shared {
             section: section.clone(),
             call: Arc::default(),
-            turn: Mutex::new(Turn { stopper, next }),
+            turn: Mutex::new(turn),
         };
         (Self(Arc::new(shared)), stop)
     }
 
-    /// Gives the seat to `next` once the current node has left.
+    /// Gives the seat to `next` once the current node has left. Does nothing if the node was asked to leave permanently.
     pub(crate) fn replace(&self, next: T) {
-        self.end_turn(Some(Next::Other(next)));
+        self.end_turn(Next::Other(next));
     }
 
     /// Asks the node to end its run and to begin another one. Does nothing if the node was already asked to leave, because then it
     /// ends, restarts or is replaced anyway.
     pub(crate) fn restart(&self) {
-        if !self.0.call.is_called.load(Ordering::Acquire) {
-            self.end_turn(Some(Next::Same));
+        if !self.is_called() {
+            self.end_turn(Next::Same);
         }
     }
 
-    /// Asks the node to leave.
+    /// Asks the node to leave permanently.
     pub(crate) fn leave(&self) {
-        self.end_turn(None);
+        self.end_turn(Next::Nobody);
     }
 
-    fn end_turn(&self, next: Option<Next<T>>) {
+    fn end_turn(&self, next: Next<T>) {
         let mut turn = self.turn();
-        turn.next = next;
+        if matches!(turn.next, Some(Next::Nobody)) {
+            return;
+        }
+        turn.next = Some(next);
         self.0.call.is_called.store(true, Ordering::Release);
         self.0.call.inlet.wake();
         turn.stopper.stop();
+    }
+
+    /// Whether the node was asked to leave, and a next node has not begun its turn.
+    fn is_called(&self) -> bool {
+        self.0.call.is_called.load(Ordering::Acquire)
+    }
+
+    /// Notes that the plan no longer has the node. The node may still finish the work that it has begun.
+    pub(crate) fn remove(&self) {
+        self.turn().is_removed = true;
+    }
+
+    /// Whether the plan no longer has the node.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.turn().is_removed
+    }
+
+    /// Whether the node was asked to leave permanently.
+    pub(crate) fn is_left(&self) -> bool {
+        matches!(self.turn().next, Some(Next::Nobody))
     }
 
     /// The request that the inlet of a sink watches.
@@ -109,7 +141,7 @@ impl<T> Seat<T> {
         self.0.call.clone()
     }
 
-    /// Whether another run follows the current one.
+    /// Whether the seat was called, so that the supervisor need not decide what follows the current run.
     pub(crate) fn has_next(&self) -> bool {
         self.turn().next.is_some()
     }
@@ -117,8 +149,13 @@ impl<T> Seat<T> {
     /// Replaces `present` by the next node and returns the stop signal of the next node; `None` if no other run follows.
     pub(crate) fn turn_to_next(&self, present: &mut T) -> Option<Stop> {
         let mut turn = self.turn();
-        if let Next::Other(next) = turn.next.take()? {
-            *present = next;
+        match turn.next.take()? {
+            Next::Same => {}
+            Next::Other(next) => *present = next,
+            Next::Nobody => {
+                turn.next = Some(Next::Nobody);
+                return None;
+            }
         }
         let (stopper, stop) = self.0.section.part();
         turn.stopper = stopper;
@@ -130,7 +167,7 @@ impl<T> Seat<T> {
     /// Never resolves if the process stops instead.
     pub(crate) async fn overstayed(&self, mut stop: Stop) {
         stop.stopped().await;
-        match self.0.call.is_called.load(Ordering::Acquire) {
+        match self.is_called() {
             true => sleep(GRACE).await,
             // The stop of the process has a separate deadline.
             false => std::future::pending().await,
@@ -170,7 +207,10 @@ mod tests {
         assert_eq!((node, fourth.is_stopped()), (4, false));
         seat.leave();
         seat.restart();
-        assert!(fourth.is_stopped() && seat.turn_to_next(&mut node).is_none());
+        seat.replace(5);
+        assert!(fourth.is_stopped() && seat.is_left());
+        assert!(seat.turn_to_next(&mut node).is_none() && seat.is_left());
+        assert_eq!(node, 4);
     }
 
     #[tokio::test(start_paused = true)]

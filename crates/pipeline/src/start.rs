@@ -1,9 +1,11 @@
 //! Starts the tasks of sources and sinks.
 
+mod life;
 #[cfg(test)]
 mod tests;
 
 use std::{
+    io,
     path::PathBuf,
     sync::{Arc, Weak},
 };
@@ -13,10 +15,9 @@ use tokio::sync::mpsc;
 
 use crate::{
     chain::{ChainReader, Swap},
-    channel::{self, Reader},
+    channel::{self, Channel, Reader},
     ending::Ending,
-    failure::Failure,
-    inlet::Inlet,
+    failure::{Failure, Who},
     meters::Meters,
     node::{Placement, Sink, SinkContext, Source, SourceContext},
     outlet::{Feed, Outlet},
@@ -28,8 +29,10 @@ use crate::{
     stop::{Stop, Stopper, stop},
     supervise::{self, End, StateCell},
     tags::TagFilter,
-    threads::{Threads, busy, own_thread_observed},
+    threads::{Parked, Threads, busy},
 };
+
+use life::SinkTask;
 
 /// Starts tasks, and reports to the pipeline how each of them ends.
 pub(crate) struct Starter {
@@ -43,13 +46,47 @@ pub(crate) struct Starter {
     pub(crate) once: bool,
     pub(crate) stop_sources: Stopper,
     pub(crate) stop_sinks: Stopper,
-    /// For each task that ends: whether it was a source, and how it ended.
-    pub(crate) ends: mpsc::Sender<(bool, End)>,
+    /// Tells the pipeline how each task ends.
+    pub(crate) ends: mpsc::Sender<Event>,
     pub(crate) started: Arc<Started>,
     pub(crate) readings: Arc<Readings>,
     pub(crate) probation: Probation,
     /// The number of sources started so far, which spreads them over the data threads.
     pub(crate) sources: usize,
+    /// Starts a thread for a task that may block. Tests replace it.
+    pub(crate) park: fn(&str) -> io::Result<Parked>,
+}
+
+/// A message of a task, or of a reload, to the pipeline.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A task of a source or sink has ended in an orderly way.
+    Ended { is_source: bool },
+    /// A task of a source or sink has failed and runs again only if a reload replaces it.
+    Failed {
+        is_source: bool,
+        node: Arc<str>,
+        failure: Failure,
+        /// Whether the process must stop.
+        stops: bool,
+    },
+    /// A reload has replaced or removed a node that had failed, so its failure is over.
+    Repaired(Arc<str>),
+}
+
+impl Event {
+    /// Tells how a task of `node` has ended. A node that the plan no longer has (`is_planned` is false) does not stop the process.
+    pub(crate) fn of(is_source: bool, node: &Arc<str>, end: End, is_planned: bool) -> Self {
+        match end {
+            Ok(()) => Self::Ended { is_source },
+            Err(failure) => Self::Failed {
+                is_source,
+                node: node.clone(),
+                stops: is_planned && failure.who != Who::State,
+                failure,
+            },
+        }
+    }
 }
 
 /// A source or sink whose tasks run.
@@ -69,6 +106,10 @@ pub(crate) struct LaidSink {
     pub(crate) is_on_threads: bool,
     /// The id of the durable channel that the sink reads. `None` behind a memory channel.
     pub(crate) channel: Option<u128>,
+    /// The name of this channel.
+    pub(crate) input: Option<Arc<str>>,
+    /// The memory channel in front of the sink.
+    pub(crate) queue: Option<Weak<dyn Channel>>,
     pub(crate) rejects: Outlet,
     /// The node whose rejected records the records are that the path of the sink sets aside, and its port for them. `None` behind a memory
     /// channel.
@@ -83,13 +124,18 @@ pub(crate) struct Lane {
     /// processor. `None` if the reader runs no chain.
     pub(crate) chain: Option<(Arc<Swap>, Option<TagFilter>)>,
     pub(crate) state: StateCell,
+    /// The thread of the lane. `None` if the lane runs on a data thread.
+    pub(crate) thread: Option<Parked>,
 }
 
 /// How a lane obtains its reader.
 pub(crate) enum Supply {
     Reader(Box<dyn Reader>),
-    /// The reader comes from a running durable channel, which creates it for this consumer.
-    Channel(Weak<Feed>, channel::Consumer),
+    /// An earlier task of the sink still has the reader of this consumer. Once that task has ended, the channel makes another one. The
+    /// channel stays open until then.
+    Channel(Arc<Feed>, channel::Consumer),
+    /// The reader was handed over.
+    Taken,
 }
 
 /// A source that has bound its addresses.
@@ -102,26 +148,30 @@ pub(crate) struct BoundSource {
 
 impl Supply {
     async fn reader(self) -> Result<Box<dyn Reader>, Failure> {
+        let ended = || Failure::state("its channel has ended");
         let (feed, consumer) = match self {
             Self::Reader(reader) => return Ok(reader),
             Self::Channel(feed, consumer) => (feed, consumer),
+            Self::Taken => return Err(ended()),
         };
-        let ended = || Failure::state("its channel has ended");
-        let attached = feed.upgrade().map(|feed| feed.channel().attach(consumer));
-        let attached = attached.ok_or_else(ended)?.await;
-        attached.map_err(|_| ended())?.map_err(Failure::state)
+        let attached = feed.channel().attach(consumer);
+        // Held until the reader exists: then the reader gets everything, even if the channel closes.
+        let attached = attached.await.map_err(|_| ended());
+        drop(feed);
+        Ok(attached?.map_err(Failure::state)?.reader)
     }
 }
 
 impl Lane {
     /// Obtains the reader, with the chain in front of the sink. `path` puts its positions in probation after an unclean end.
     async fn reader(
-        self,
+        &mut self,
         sink: &Arc<str>,
         path: Option<Arc<Path>>,
     ) -> Result<Box<dyn Reader>, Failure> {
-        let reader = self.supply.reader().await?;
-        let Some((swap, tags)) = self.chain else {
+        let supply = std::mem::replace(&mut self.supply, Supply::Taken);
+        let reader = supply.reader().await?;
+        let Some((swap, tags)) = self.chain.take() else {
             return Ok(reader);
         };
         let chain = |reader| ChainReader::new(reader, tags, swap).of_sink(sink);
@@ -166,7 +216,7 @@ impl Starter {
     pub(crate) async fn source(
         &mut self,
         bound: BoundSource,
-        before: Option<Stop>,
+        before: Vec<Stop>,
     ) -> Seated<Box<dyn Source>> {
         let BoundSource {
             source,
@@ -180,15 +230,16 @@ impl Starter {
             ended,
         };
         let reporter = context.reporter.clone();
-        let ending = Ending::new(&self.ends, true, &state, &reporter);
+        let ending = Ending::new(&self.ends, true, &context.name, &state, &reporter);
         let readings = self.readings.clone();
         let run = async move || {
             let _running = running;
-            if let Some(mut before) = before {
-                before.stopped().await;
+            for mut earlier in before {
+                earlier.stopped().await;
             }
+            let asked = seat.clone();
             let end = supervise::source(source, seat, context, state, readings).await;
-            ending.report(end).await;
+            ending.report(end, !asked.is_removed()).await;
         };
         let thread = self.sources % self.threads.count();
         self.sources += 1;
@@ -215,77 +266,57 @@ impl Starter {
         }
     }
 
-    /// Starts the tasks of a sink once the tasks of the earlier sink of its name have ended (`before`).
+    /// Starts the tasks of a sink once the earlier tasks of its name have ended (`before`).
     pub(crate) async fn sink(
         &mut self,
         laid: LaidSink,
-        before: Option<Stop>,
-    ) -> Result<Seated<Arc<dyn Sink>>, Failure> {
-        let LaidSink {
-            name,
-            sink,
-            lanes,
-            is_on_threads,
-            channel,
-            rejects,
-            aside,
-            reporter,
-        } = laid;
+        before: Vec<Stop>,
+    ) -> Seated<Arc<dyn Sink>> {
         let (running, ended) = stop();
-        let mut seats = Vec::with_capacity(lanes.len());
-        for (number, lane) in lanes.into_iter().enumerate() {
+        let mut seats = Vec::with_capacity(laid.lanes.len());
+        for (number, mut lane) in laid.lanes.into_iter().enumerate() {
             let (seat, stop) = Seat::new(&self.stop_sinks);
             seats.push(seat.clone());
-            let context = self.sink_context(&name, stop, &reporter, number);
-            let (sink, rejects) = (sink.clone(), rejects.clone());
-            let ending = Ending::new(&self.ends, false, &lane.state, &reporter);
-            let (running, before) = (running.clone(), before.clone());
-            let mut stop_sources = self.stop_sources.watch();
-            let aside = channel.zip(aside.clone());
-            let entrance = self.probation.entrance(&name, aside, &reporter);
+            let (name, reporter) = (&laid.name, &laid.reporter);
+            let context = self.sink_context(name, stop, reporter, number);
+            let (thread, state) = (lane.thread.take(), lane.state.clone());
+            let aside = laid.channel.zip(laid.aside.clone());
+            let entrance = self.probation.entrance(name, aside, reporter);
             let observed = entrance.clone();
+            let task = SinkTask {
+                sink: laid.sink.clone(),
+                seat,
+                context,
+                lane,
+                entrance,
+                channel: laid.channel,
+                rejects: laid.rejects.clone(),
+                before: before.clone(),
+                stop_sources: self.stop_sources.watch(),
+                ending: Some(Ending::new(&self.ends, false, name, &state, reporter)),
+                ends: self.ends.clone(),
+                started: self.started.clone(),
+            };
+            let running = running.clone();
             let run = async move || {
+                // Dropped last, when the reader and the chain of the task are gone.
                 let _running = running;
-                if let Some(mut before) = before {
-                    before.stopped().await;
-                }
-                let (name, state) = (context.name.clone(), lane.state.clone());
-                let mut inlet = match lane.reader(&name, entrance.open()).await {
-                    Ok(reader) => {
-                        let stop = context.stop.clone();
-                        Inlet::new(&name, reader, channel, rejects, stop, &context.meters)
-                    }
-                    Err(failure) => {
-                        let text = format_args!("{failure}; it does not run");
-                        context.reporter.error("failed", text);
-                        state.fail(&failure);
-                        ending.report(Err(failure)).await;
-                        return;
-                    }
-                };
-                let end = supervise::sink(sink, seat, &mut inlet, context, state).await;
-                // The inlet of a failed sink is kept until the stop, so that sources wait. If it were dropped, the memory channel would accept
-                // batches and drop them. Otherwise it is dropped before the end is reported, because the process may exit then.
-                let inlet = end.is_err().then_some(inlet);
-                ending.report(end).await;
-                if inlet.is_some() {
-                    stop_sources.stopped().await;
-                }
+                task.live().await;
             };
             self.started.begin(false);
-            if is_on_threads {
-                let thread = number % self.threads.count();
-                self.threads.spawn_on(thread, &reporter, run).await;
-            } else {
-                let meter = reporter.busy().clone();
-                let observe = move |is_parked| observed.observe(is_parked);
-                let run = move || busy(meter, run());
-                own_thread_observed(&name, observe, run).map_err(|error| {
-                    Failure::us(format!("cannot start a thread for {name}: {error}"))
-                })?;
+            match thread {
+                Some(thread) => {
+                    let meter = reporter.busy().clone();
+                    let observe = move |is_parked| observed.observe(is_parked);
+                    thread.run(observe, move || busy(meter, run()));
+                }
+                None => {
+                    let thread = number % self.threads.count();
+                    self.threads.spawn_on(thread, reporter, run).await;
+                }
             }
         }
-        Ok(Seated { seats, ended })
+        Seated { seats, ended }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Restarts nodes after a failure or a panic, with back-off. If a reload has replaced a node, starts the replacement in the same seat
-//! (`seat.rs`). Batches that a node leaves unsettled never count as done.
+//! (`seat.rs`). Batches that a node leaves unsettled never count as done. The life of a task from its plan to its end is in
+//! `start/life.rs`.
 
 #[cfg(test)]
 mod tests;
@@ -35,11 +36,13 @@ const PROVEN: Duration = Duration::from_secs(5);
 /// Whether a node's task still runs. A running task may be kept from its work by a problem; conditions report such problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
+    /// It has its input, and begins once an earlier task of the node has ended. A condition says what it waits for.
+    Planned,
     /// It runs, or waits before a restart.
     Running,
     /// It has ended in an orderly way.
     Ended,
-    /// It failed and will not run again. The text is the reason.
+    /// It failed, and runs again only if a reload replaces it. The text is the reason.
     Failed(String),
 }
 
@@ -118,6 +121,9 @@ pub(crate) async fn source(
             retry.begin_turn(&context.stop);
             continue;
         }
+        if seat.is_left() {
+            return retry.leave();
+        }
         if let Some(end) = end {
             return end;
         }
@@ -130,17 +136,18 @@ pub(crate) async fn source(
     }
 }
 
-/// Runs a sink until its inlet ends. If a reload has put another sink into its seat, runs that one next. After the stop, a sink that
-/// reads a durable channel is not retried when it fails, because the channel keeps its unsettled batches for the next start. The
-/// inlet survives restarts and replacements, so that no queued batch is lost.
+/// Runs a sink until its inlet ends, until it must leave its seat permanently, or until it fails permanently. If a reload has put another
+/// sink into its seat, runs that one next. After the stop, a sink that reads a durable channel is not retried when it fails, because the
+/// channel keeps its unsettled batches for the next start. The inlet survives restarts and replacements, so that no queued batch is
+/// lost.
 pub(crate) async fn sink(
-    mut sink: Arc<dyn Sink>,
-    seat: Seat<Arc<dyn Sink>>,
+    sink: &mut Arc<dyn Sink>,
+    seat: &Seat<Arc<dyn Sink>>,
     inlet: &mut Inlet,
-    mut context: SinkContext,
-    state: StateCell,
+    context: &mut SinkContext,
+    state: &StateCell,
 ) -> End {
-    let mut retry = Retry::new(&context.reporter, state, context.stop.clone());
+    let mut retry = Retry::new(&context.reporter, state.clone(), context.stop.clone());
     inlet.clears(retry.failing.clone());
     loop {
         inlet.begin_turn(&context.stop, seat.call());
@@ -154,10 +161,14 @@ pub(crate) async fn sink(
             true => None,
             false => retry.after(ended.map_err(|panic| panic.0)).await,
         };
-        if let Some(stop) = seat.turn_to_next(&mut sink) {
+        if let Some(stop) = seat.turn_to_next(sink) {
             context.stop = stop;
             retry.begin_turn(&context.stop);
             continue;
+        }
+        // A sink that must leave ends even if it fails. Its unsettled batches stay in its channel. Behind memory, they were given up.
+        if seat.is_left() {
+            return retry.leave();
         }
         if let Some(end) = end {
             return end;
@@ -196,6 +207,13 @@ impl Retry {
         self.failing.clear();
         self.state.set(NodeState::Running);
         (self.stop, self.wait, self.started) = (stop.clone(), WAIT_FIRST, Instant::now());
+    }
+
+    /// Ends a node that was asked to leave permanently.
+    fn leave(&self) -> End {
+        self.failing.clear();
+        self.state.set(NodeState::Ended);
+        Ok(())
     }
 
     /// Waits for the end of a run. Clears the condition once the run has lasted for [`PROVEN`].

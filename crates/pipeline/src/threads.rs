@@ -6,7 +6,7 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -14,7 +14,11 @@ use std::{
 };
 
 use millstream_sys::{last_words, signals};
-use tokio::{runtime, sync::mpsc, task::LocalSet};
+use tokio::{
+    runtime::{self, Runtime},
+    sync::{mpsc, oneshot},
+    task::LocalSet,
+};
 
 use crate::{
     guard::guarded,
@@ -153,8 +157,22 @@ where
 }
 
 /// Like [`own_thread`]. Whenever the thread has nothing to do, calls `observe` with true, and with false when it continues.
-pub(crate) fn own_thread_observed<F, T>(
+fn own_thread_observed<F, T>(
     name: &str,
+    observe: impl Fn(bool) + Send + Sync + 'static,
+    start: F,
+) -> io::Result<thread::JoinHandle<()>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Future<Output = ()> + 'static,
+{
+    // Linux shows 15 bytes of a thread's name.
+    let name = name.chars().take(15).collect();
+    spawn(thread::Builder::new().name(name), observe, start)
+}
+
+fn spawn<F, T>(
+    builder: thread::Builder,
     observe: impl Fn(bool) + Send + Sync + 'static,
     start: F,
 ) -> io::Result<thread::JoinHandle<()>>
@@ -171,16 +189,75 @@ where
         .on_thread_unpark(move || unparked(false))
         .enable_all()
         .build()?;
-    // Linux shows 15 bytes of a thread's name.
-    thread::Builder::new()
-        .name(name.chars().take(15).collect())
-        .spawn(move || {
-            // Only the main thread takes signals.
-            signals::hold().keep();
-            let local = LocalSet::new();
-            local.block_on(&runtime, async move { start().await });
-            runtime.block_on(local);
+    let runtime = Arc::new(Mutex::new(Some(runtime)));
+    let take = |runtime: &Mutex<Option<Runtime>>| {
+        let mut runtime = runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        runtime.take()
+    };
+    let handed = runtime.clone();
+    let spawned = builder.spawn(move || {
+        // Only the main thread takes signals.
+        signals::hold().keep();
+        let Some(runtime) = take(&handed) else {
+            return;
+        };
+        let local = LocalSet::new();
+        local.block_on(&runtime, async move { start().await });
+        runtime.block_on(local);
+    });
+    if spawned.is_err()
+        && let Some(runtime) = take(&runtime)
+    {
+        // The caller may be a task. Inside a task, dropping a runtime panics.
+        runtime.shutdown_background();
+    }
+    spawned
+}
+
+/// Observes whether a thread has nothing to do.
+type Observer = Box<dyn Fn(bool) + Send + Sync>;
+
+/// A thread that waits for its work. A reload starts all its threads before it changes anything, because a thread may fail to start.
+/// When this is dropped, the thread ends.
+pub(crate) struct Parked {
+    start: oneshot::Sender<Start>,
+    observer: Arc<OnceLock<Observer>>,
+}
+
+impl Parked {
+    /// Starts a thread that waits.
+    pub(crate) fn new(name: &str) -> io::Result<Self> {
+        let (sender, receiver) = oneshot::channel::<Start>();
+        let observer = Arc::<OnceLock<Observer>>::default();
+        let known = observer.clone();
+        let observe = move |is_parked| {
+            if let Some(observe) = known.get() {
+                observe(is_parked);
+            }
+        };
+        own_thread_observed(name, observe, async move || {
+            if let Ok(start) = receiver.await {
+                start().await;
+            }
+        })?;
+        Ok(Self {
+            start: sender,
+            observer,
         })
+    }
+
+    /// Runs `start`'s future on the thread, where it may block. Whenever the thread has nothing to do, it calls `observe` with true, and
+    /// with false when it continues.
+    pub(crate) fn run<F, T>(self, observe: impl Fn(bool) + Send + Sync + 'static, start: F)
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Future<Output = ()> + 'static,
+    {
+        // The thread waits for its work, so it receives both.
+        let _ = self.observer.set(Box::new(observe));
+        let start: Start = Box::new(move || Box::pin(async move { start().await }));
+        let _ = self.start.send(start);
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +275,30 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }));
         assert!((20_000..500_000).contains(&meter.get()), "{}", meter.get());
+    }
+
+    #[test]
+    fn a_thread_that_cannot_start_is_an_error_also_for_a_task() {
+        let runtime = runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            // No address space has room for such a stack.
+            let builder = thread::Builder::new().stack_size(1 << 60);
+            assert!(spawn(builder, |_| {}, async || {}).is_err());
+        });
+    }
+
+    #[test]
+    fn a_thread_that_was_started_in_advance_runs_its_work() {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let parked = Parked::new("waits").unwrap();
+        parked.run(
+            |_| {},
+            async move || {
+                let name = thread::current().name().unwrap_or_default().to_owned();
+                sender.send(name).unwrap();
+            },
+        );
+        assert_eq!(receiver.recv().unwrap(), "waits");
     }
 
     #[test]

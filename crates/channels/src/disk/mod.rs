@@ -19,11 +19,11 @@ mod skips;
 mod tests;
 mod writer;
 
-use std::{any::Any, path::Path, sync::Arc};
+use std::{any::Any, path::Path, sync::Arc, thread};
 
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
-    channel::{self, Apply, BoxFuture, Channel, Consumer, Group, Note},
+    channel::{self, Apply, Attached, BoxFuture, Channel, Consumer, Group, Note},
     delivery::Token,
     failure::Failure,
     node::{Build, ChannelConfig, ChannelContext, Component, Opened},
@@ -31,7 +31,7 @@ use millstream_pipeline::{
 };
 use millstream_record::{FileId, Position};
 use millstream_sys::disk::{Disk, HostDisk};
-use tokio::{sync::oneshot, task::spawn_blocking};
+use tokio::sync::oneshot;
 
 use log::{ChannelId, Error, Log, Recovered, Sync, Watch, unsettled};
 use loss_report::LossReport;
@@ -175,10 +175,7 @@ impl Channel for DiskChannel {
         self.watch.file_mark(file)
     }
 
-    fn attach(
-        &self,
-        consumer: Consumer,
-    ) -> oneshot::Receiver<Result<Box<dyn channel::Reader>, String>> {
+    fn attach(&self, consumer: Consumer) -> oneshot::Receiver<Result<Attached, String>> {
         let (answer, receiver) = oneshot::channel();
         self.queue.request(Request::Attach(consumer, answer));
         receiver
@@ -209,11 +206,19 @@ impl Channel for DiskChannel {
         let (watch, queue) = (self.watch.clone(), Arc::clone(&self.queue));
         let (channel, consumer) = (ChannelId(self.id.to_be_bytes()), consumer.to_owned());
         // Counting a large backlog takes long. On the writer's thread it would make the sources wait.
-        spawn_blocking(move || {
+        let thread = thread::Builder::new().name("skip".to_owned());
+        let counting = thread.spawn(move || {
             let unsettled = unsettled(&watch, channel, &consumer, to);
             queue.request(Request::Skip(consumer, to, unsettled, answer));
         });
-        receiver
+        match counting {
+            Ok(_) => receiver,
+            Err(error) => {
+                let (answer, failed) = oneshot::channel();
+                let _ = answer.send(Err(format!("cannot start a thread: {error}")));
+                failed
+            }
+        }
     }
 
     fn id(&self) -> Option<u128> {

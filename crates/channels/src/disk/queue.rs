@@ -13,7 +13,7 @@ use std::{
 };
 
 use millstream_pipeline::{
-    channel::{Consumer, Group, Note, Reader},
+    channel::{Attached, Consumer, Group, Note},
     delivery::Token,
 };
 use millstream_record::Position;
@@ -45,7 +45,7 @@ pub(super) enum Request {
     /// Move a consumer past everything up to a position, permanently. `Skipped`: how much of this the consumer has not settled.
     Skip(String, Position, Skipped, Answer<u64>),
     /// Attach a reader for a consumer.
-    Attach(Consumer, Answer<Box<dyn Reader>>),
+    Attach(Consumer, Answer<Attached>),
     /// Use these options.
     Change(Config),
 }

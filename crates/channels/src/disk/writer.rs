@@ -15,7 +15,7 @@ use std::{
 };
 
 use millstream_pipeline::{
-    channel::{BoxFuture, Consumer, Group, Note, Reader},
+    channel::{Attached, BoxFuture, Consumer, Group, Note},
     condition::{Condition, Trouble},
     delivery::Token,
     failure::Failure,
@@ -210,6 +210,7 @@ impl Writer {
         while let Err(error) = self.log.check_place() {
             self.queue.set_full(true);
             self.gone.raise(Trouble::Losing, &error);
+            self.answer_requests();
             if closed || self.queue.has_given_up() {
                 return Err(error);
             }
@@ -328,8 +329,9 @@ impl Writer {
     }
 
     /// Attaches a reader for a consumer that has none.
-    fn attach(&mut self, consumer: Consumer) -> Result<Box<dyn Reader>, String> {
+    fn attach(&mut self, consumer: Consumer) -> Result<Attached, String> {
         let pool = self.context.pool.clone();
+        let is_new = !self.log.has_consumer(&consumer.name);
         let reader = self.log.reader(&consumer.name, consumer.behind, pool);
         let reader = reader.map_err(|error| error.to_string())?;
         let reader = DiskReader::new(
@@ -343,7 +345,8 @@ impl Writer {
         self.consumers.retain(|it| it.name != consumer.name);
         self.consumers.push(consumer);
         self.log.count_unclaimed(&self.consumers);
-        Ok(Box::new(reader))
+        let reader = Box::new(reader);
+        Ok(Attached { reader, is_new })
     }
 
     /// Commits everything that is staged, and measures how long that takes.

@@ -99,6 +99,8 @@ struct Lane {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<(Delivered, usize)>,
+    /// The number of batches that were read.
+    taken: u64,
     reader: Option<Waker>,
 }
 
@@ -178,6 +180,20 @@ impl Channel for MemoryChannel {
         }))
     }
 
+    fn waiting(&self) -> Option<u64> {
+        // The first producer that waits takes all free room. A closed channel has no producers.
+        let is_open = !self.closed.load(Ordering::Acquire);
+        let mut lanes = self.lanes.iter();
+        let is_full = lanes.any(|lane| lane.room.available_permits() == 0);
+        let taken = || self.lanes.iter().map(|lane| lane.lock().taken).sum();
+        (is_open && is_full).then(taken)
+    }
+
+    fn give_up_waiting(&self) {
+        // A producer drops its group, which fails the group's receipt. The readers still read what is in the queues.
+        self.lanes.iter().for_each(|lane| lane.room.close());
+    }
+
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.lanes.iter().for_each(Lane::wake);
@@ -199,6 +215,7 @@ impl Reader for MemoryReader {
         let lane = &self.channel.lanes[self.lane];
         let mut queue = lane.lock();
         if let Some((delivered, bytes)) = queue.waiting.pop_front() {
+            queue.taken += 1;
             drop(queue);
             lane.room.add_permits(bytes);
             return Poll::Ready(Ok(Some(delivered)));

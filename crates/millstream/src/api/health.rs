@@ -66,8 +66,9 @@ impl<'a> View<'a> {
                 held.clear();
                 "ended"
             }
-            (NodeState::Running, None) => "running",
-            (NodeState::Running, Some(held)) => word(held.trouble),
+            // A condition says what a planned node waits for.
+            (NodeState::Planned | NodeState::Running, None) => "running",
+            (NodeState::Planned | NodeState::Running, Some(held)) => word(held.trouble),
         };
         Self { node, state, held }
     }

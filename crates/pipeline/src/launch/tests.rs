@@ -23,7 +23,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    channel::{Apply, BoxFuture, Channel, Consumer, Delivered, Group, Reader},
+    channel::{Apply, Attached, BoxFuture, Channel, Consumer, Delivered, Group, Reader},
     inlet::{Inlet, Item},
     node::{
         ChannelConfig, ChannelContext, LocalFuture, Opened, Placement, Sink, SinkContext, Source,
@@ -32,6 +32,9 @@ use crate::{
     partition::Tasks,
     plan::{ChannelInput, ChannelPlan, Input, Route, RunSettings, SinkPlan, SourcePlan, Target},
     promise::{Guarantee, Promise},
+    running::NodeStatus,
+    supervise::NodeState,
+    threads::Parked,
 };
 
 /// A step of a test that takes longer than this fails.
@@ -110,6 +113,8 @@ struct Hold {
     groups: Arc<Mutex<Vec<Group>>>,
     /// Counts the changes of its options; `None` if only a restart can change them.
     changes: Option<Arc<AtomicUsize>>,
+    /// The consumers that have joined it while it ran.
+    attached: Arc<Mutex<Vec<String>>>,
     /// The consumers that it was asked to forget.
     forgotten: Arc<Mutex<Vec<String>>>,
 }
@@ -129,9 +134,16 @@ impl Channel for Hold {
         }))
     }
 
-    fn attach(&self, _: Consumer) -> oneshot::Receiver<Result<Box<dyn Reader>, String>> {
+    fn attach(&self, consumer: Consumer) -> oneshot::Receiver<Result<Attached, String>> {
         let (answer, receiver) = oneshot::channel();
-        let _ = answer.send(Ok(idle()));
+        self.attached
+            .lock()
+            .unwrap()
+            .push(consumer.name.to_string());
+        let _ = answer.send(Ok(Attached {
+            reader: idle(),
+            is_new: true,
+        }));
         receiver
     }
 
@@ -430,21 +442,11 @@ async fn a_refused_reload_changes_the_options_of_no_channel() {
 
 #[tokio::test]
 async fn a_channel_does_not_forget_a_sink_that_reads_it_again() {
-    let (directory, seen) = (tempfile::tempdir().unwrap(), Arc::<Seen>::default());
+    let (directory, holds) = (tempfile::tempdir().unwrap(), holds());
     let gate = Arc::new(Semaphore::new(0));
-    let holds = [1, 2].map(|id| Hold {
-        id,
-        ..Hold::default()
-    });
     let reading = |channel: usize| {
-        let mut plan = plan(directory.path(), &seen, &[Ok(())]);
-        plan.channels = vec![hold("one", "", &holds[0]), hold("other", "", &holds[1])];
-        plan.channels[channel].consumers = vec!["out".into()];
-        plan.sources[0].routes = vec![to(0), to(1)];
-        plan.sinks[0].sink = Arc::new(Late(gate.clone()));
-        let tags = None;
-        plan.sinks[0].input = Input::Channel(ChannelInput { channel, tags });
-        plan
+        let sink = Arc::new(Late(gate.clone()));
+        reading(directory.path(), &holds, sink, Some(channel))
     };
     let (_running, mut reloader) = start(reading(0)).await.unwrap();
     reloader.reload(reading(1), &[]).await.unwrap();
@@ -460,4 +462,235 @@ async fn a_channel_does_not_forget_a_sink_that_reads_it_again() {
     timeout(PATIENCE, left).await.expect("the sink leaves");
     sleep(WATCH).await;
     assert_eq!(forgotten(0), [""; 0]);
+}
+
+/// A plan with two durable channels, of which `out` reads the one with this index; `None`: it reads from memory.
+fn reading(
+    directory: &Path,
+    holds: &[Hold; 2],
+    sink: Arc<dyn Sink>,
+    channel: Option<usize>,
+) -> Plan {
+    let mut plan = plan(directory, &Arc::default(), &[Ok(())]);
+    plan.channels = vec![hold("one", "", &holds[0]), hold("other", "", &holds[1])];
+    plan.sources[0].routes = vec![to(0), to(1)];
+    plan.sinks[0].sink = sink;
+    if let Some(channel) = channel {
+        plan.channels[channel].consumers = vec!["out".into()];
+        let tags = None;
+        plan.sinks[0].input = Input::Channel(ChannelInput { channel, tags });
+    }
+    plan
+}
+
+fn holds() -> [Hold; 2] {
+    [1, 2].map(|id| Hold {
+        id,
+        ..Hold::default()
+    })
+}
+
+#[tokio::test]
+async fn a_moved_sink_is_known_to_its_new_channel_before_its_earlier_task_has_ended() {
+    let (directory, holds) = (tempfile::tempdir().unwrap(), holds());
+    let gate = Arc::new(Semaphore::new(0));
+    let plan = |channel| {
+        let sink = Arc::new(Late(gate.clone()));
+        reading(directory.path(), &holds, sink, Some(channel))
+    };
+    let (running, mut reloader) = start(plan(0)).await.unwrap();
+    reloader.reload(plan(1), &[]).await.unwrap();
+    let attached = |at: usize| holds[at].attached.lock().unwrap().clone();
+    assert_eq!((attached(0), attached(1)), (vec![], vec!["out".to_owned()]));
+    let state = || {
+        let nodes = running.nodes.now();
+        let out = nodes.iter().find(|node| &*node.name == "out");
+        out.unwrap().state()
+    };
+    let is = async |wanted: NodeState| {
+        while state() != wanted {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, is(NodeState::Planned)).await.unwrap();
+    gate.close();
+    timeout(PATIENCE, is(NodeState::Running)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_reload_leaves_no_consumer_and_forgets_nothing_of_running_nodes() {
+    let (directory, holds) = (tempfile::tempdir().unwrap(), holds());
+    let gate = Arc::new(Semaphore::new(0));
+    let sink = || Arc::new(Late(gate.clone()));
+    let plan = |channel| reading(directory.path(), &holds, sink(), channel);
+    let (running, mut reloader) = start(plan(Some(0))).await.unwrap();
+    // The earlier tasks of `out` have left, and their end is noticed by the next reload.
+    reloader.reload(plan(Some(1)), &[]).await.unwrap();
+    gate.close();
+    sleep(WATCH).await;
+    running.meters.of("out").counter("records_settled").add(7);
+    let mut refused = plan(None);
+    refused.sinks[0].name = "another".into();
+    refused.sinks[0].input = Input::Channel(ChannelInput {
+        channel: 0,
+        tags: None,
+    });
+    refused.channels[0].consumers = vec!["another".into()];
+    let more = self::plan(
+        directory.path(),
+        &Arc::default(),
+        &[Ok(()), Err(Failure::config("the port is in use"))],
+    );
+    refused.sources.extend(more.sources.into_iter().skip(1));
+    refused.sources[1].routes = vec![to(0)];
+    let failure = reloader.reload(refused, &[]).await.unwrap_err();
+    assert!(failure.message.contains("the port is in use"), "{failure}");
+    assert_eq!(*holds[0].attached.lock().unwrap(), ["another"]);
+    let forgotten = holds[0].forgotten.lock().unwrap().clone();
+    assert!(forgotten.contains(&"another".to_owned()), "{forgotten:?}");
+    assert_eq!(running.meters.value("out", "records_settled"), 7);
+    // The port of the running source still exists: a sink that is connected to it is wired.
+    let mut more = plan(Some(1));
+    let memory = self::plan(directory.path(), &Arc::default(), &[]);
+    more.sinks
+        .extend(memory.sinks.into_iter().map(|sink| SinkPlan {
+            name: "more".into(),
+            ..sink
+        }));
+    more.sources[0].rejects = vec![Route {
+        to: Target::Sink(1),
+        entry: 0,
+        tags: None,
+    }];
+    reloader.reload(more, &[]).await.unwrap();
+    let nodes = running.nodes.now();
+    assert!(nodes.iter().any(|node| &*node.name == "more"));
+}
+
+#[tokio::test]
+async fn a_reload_whose_threads_cannot_start_is_refused_and_changes_nothing() {
+    let (directory, holds) = (tempfile::tempdir().unwrap(), holds());
+    let seen = Arc::<Seen>::default();
+    let gate = Arc::new(Semaphore::new(0));
+    gate.close();
+    let plan = |channel| {
+        let sink = Arc::new(Late(gate.clone()));
+        reading(directory.path(), &holds, sink, Some(channel))
+    };
+    let (running, mut reloader) = start(plan(0)).await.unwrap();
+    let before: Vec<_> = running
+        .nodes
+        .now()
+        .iter()
+        .map(|it| it.name.clone())
+        .collect();
+    reloader.starts_threads_with(|_| Err(std::io::Error::other("no more processes")));
+    for new in [plan(1), {
+        let mut new = plan(0);
+        new.channels[0].consumers.push("more".into());
+        new.sinks.push(SinkPlan {
+            name: "more".into(),
+            sink: Arc::new(Late(gate.clone())),
+            input: Input::Channel(ChannelInput {
+                channel: 0,
+                tags: None,
+            }),
+            ..self::plan(directory.path(), &seen, &[]).sinks.remove(0)
+        });
+        new
+    }] {
+        let failure = reloader.reload(new, &[]).await.unwrap_err();
+        let why = &failure.message;
+        assert!(why.contains("cannot start a thread for"), "{why}");
+        assert!(why.contains("no more processes"), "{why}");
+        let nodes = running.nodes.now();
+        let now: Vec<_> = nodes.iter().map(|it| it.name.clone()).collect();
+        assert_eq!(now, before);
+        assert!(nodes.iter().all(|it| it.state() == NodeState::Running));
+    }
+    let left: Vec<_> = holds[1].forgotten.lock().unwrap().clone();
+    assert_eq!(left, ["out"], "the consumer that had joined is gone again");
+    reloader.starts_threads_with(Parked::new);
+    reloader.reload(plan(1), &[]).await.unwrap();
+}
+
+/// A sink whose state cannot be used.
+struct Damaged;
+
+impl Sink for Damaged {
+    fn placement(&self) -> Placement {
+        Placement::OwnThread
+    }
+
+    fn run<'a>(&'a self, _: &'a mut Inlet, _: SinkContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async { Err(Failure::state("its state is damaged")) })
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtMostOnce, "a test")
+    }
+}
+
+#[tokio::test]
+async fn a_sink_that_failed_can_be_replaced_moved_and_removed() {
+    for change in ["replace", "move", "remove"] {
+        let (directory, holds) = (tempfile::tempdir().unwrap(), holds());
+        let damaged = reading(directory.path(), &holds, Arc::new(Damaged), Some(0));
+        let launched = launch(
+            damaged,
+            Launch {
+                once: false,
+                open_memory: Memory::open,
+                meters: Meters::default(),
+            },
+        );
+        let (mut running, mut reloader) = launched.await.unwrap();
+        let nodes = running.nodes.clone();
+        let state = || {
+            let nodes = nodes.now();
+            let out = nodes.iter().find(|node| &*node.name == "out");
+            out.map(NodeStatus::state)
+        };
+        let is = async |wanted: fn(&Option<NodeState>) -> bool| {
+            let waiting = async {
+                while !wanted(&state()) {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            };
+            timeout(PATIENCE, waiting).await.expect(change);
+        };
+        is(|state| matches!(state, Some(NodeState::Failed(_)))).await;
+        let gate = Arc::new(Semaphore::new(0));
+        gate.close();
+        let late = Arc::new(Late(gate));
+        let mut new = reading(
+            directory.path(),
+            &holds,
+            late,
+            Some(usize::from(change == "move")),
+        );
+        new.sinks[0].options = "repaired".into();
+        if change == "remove" {
+            new.sinks.clear();
+            new.channels[0].consumers.clear();
+        }
+        reloader.reload(new, &[]).await.unwrap();
+        match change {
+            "remove" => is(Option::is_none).await,
+            _ => is(|state| *state == Some(NodeState::Running)).await,
+        }
+        let forgotten = async {
+            while change != "replace" && holds[0].forgotten.lock().unwrap().is_empty() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, forgotten).await.expect(change);
+        // The failure is over, so the exit is orderly.
+        let told = async {
+            while !running.failures_now().is_empty() {
+                let _ = timeout(WATCH, running.ended()).await;
+            }
+        };
+        timeout(PATIENCE, told).await.expect(change);
+    }
 }

@@ -82,10 +82,12 @@ pub(crate) struct Difference {
     pub(crate) removed: Vec<(Arc<str>, Section)>,
     /// The sinks that stop reading a channel, although the channel stays in the plan.
     pub(crate) leavers: Vec<Leaver>,
-    /// The sinks of `leavers`, and those that will read the same channel again with other `tags` or another `behind`.
+    /// The running sinks of `leavers`, and those that will read the same channel again with other `tags` or another `behind`.
     pub(crate) stopped: Vec<Arc<str>>,
     /// The sources that the new plan replaces by other sources of the same name.
     replaced: Vec<Arc<str>>,
+    /// The nodes of both plans whose options differ.
+    changed: Vec<Arc<str>>,
 }
 
 impl Difference {
@@ -96,6 +98,11 @@ impl Difference {
     /// Whether the node is in the new plan.
     pub(crate) fn plans(&self, name: &str) -> bool {
         self.fates.contains_key(name)
+    }
+
+    /// Whether both plans have the node, with other options.
+    pub(crate) fn changes(&self, name: &str) -> bool {
+        self.changed.iter().any(|node| **node == *name)
     }
 
     /// Whether the new plan removes the node.
@@ -179,8 +186,8 @@ impl Known {
         Self(nodes)
     }
 
-    /// Returns the actions of a reload from this plan to `new`. A node that has ended (`has_ended`) is started again only if its
-    /// configuration differs. Fails if only a restart can make the change.
+    /// Returns the actions of a reload from this plan to `new`. A source or sink that has ended or did not start (`has_ended`) is started
+    /// again only if its configuration differs. Fails if only a restart can make the change.
     pub(crate) fn difference(
         &self,
         new: &Self,
@@ -190,7 +197,7 @@ impl Known {
         for (name, node) in &new.0 {
             let fate = match self.0.get(name) {
                 None => Fate::New,
-                Some(old) if node != old && has_ended(name) => Fate::New,
+                Some(old) if node != old && node.starts_again(old) && has_ended(name) => Fate::New,
                 Some(old) => node.follows(name, old)?,
             };
             fates.insert(name.clone(), fate);
@@ -206,14 +213,16 @@ impl Known {
             let Intake::Channel { name: channel, .. } = &node.intake else {
                 continue;
             };
-            if !new.0.contains_key(channel) || fates.get(sink).is_some_and(|it| *it != Fate::Moved)
-            {
+            if !new.0.contains_key(channel) {
                 continue;
             }
-            stopped.push(sink.clone());
+            if fates.get(sink).is_none_or(|it| *it == Fate::Moved) {
+                stopped.push(sink.clone());
+            }
             let stays = new.0.get(sink).is_some_and(
                 |new| matches!(&new.intake, Intake::Channel { name, .. } if name == channel),
             );
+            // Also a sink that has ended, or never ran, holds the channel.
             if !stays {
                 let (sink, channel) = (sink.clone(), channel.clone());
                 leavers.push(Leaver { sink, channel });
@@ -224,8 +233,13 @@ impl Known {
             is_source && fates[name] == Fate::Replaced
         };
         let replaced = fates.keys().filter(|name| is_replaced(name));
+        let is_changed = |name: &&Arc<str>| {
+            let old = self.0.get(*name);
+            old.is_some_and(|old| old.options != new.0[*name].options)
+        };
         Ok(Difference {
             replaced: replaced.cloned().collect(),
+            changed: fates.keys().filter(is_changed).cloned().collect(),
             removed: removed.collect(),
             fates,
             leavers,
@@ -239,6 +253,16 @@ impl Known {
         let mut nodes: Vec<_> = nodes.map(|(name, node)| (node.section, name)).collect();
         nodes.sort_unstable();
         nodes.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// The names of all nodes and pumps.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.keys()
+    }
+
+    /// Whether the plan has the node.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
     }
 
     /// Returns the sinks and the pumps, each with the durable channel that it reads, or `None` if it reads from memory.
@@ -258,6 +282,11 @@ pub(crate) fn is_pump(name: &str) -> bool {
 }
 
 impl Node {
+    /// Whether the node is of the same kind as `old`, and such a node is started again after it has ended.
+    fn starts_again(&self, old: &Self) -> bool {
+        self.section == old.section && matches!(self.section, Section::Source | Section::Sink)
+    }
+
     fn follows(&self, name: &str, old: &Self) -> Result<Fate, Failure> {
         let restart = |why: &str| Failure::config(format!("{name} {why}: this needs a restart"));
         if self.section != old.section {

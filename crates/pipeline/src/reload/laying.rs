@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::{
-    ChannelState,
+    channels::{ChannelState, Closing},
+    join::Joined,
     known::{Difference, Fate},
 };
 use crate::{
@@ -31,6 +32,7 @@ use crate::{
     started::Open,
     supervise::StateCell,
     tags::TagFilter,
+    threads::Parked,
     unopened::Unopened,
 };
 
@@ -52,8 +54,8 @@ pub(super) struct Laid {
     pub(super) ends: Vec<End>,
     /// The new nodes, as `status` shows them.
     pub(super) nodes: Vec<NodeStatus>,
-    /// The failures of nodes whose state cannot be used.
-    pub(super) failures: Vec<Failure>,
+    /// The failures of nodes whose state cannot be used, each with its node.
+    pub(super) failures: Vec<(Arc<str>, Failure)>,
 }
 
 /// A source as `status` shows it.
@@ -71,6 +73,10 @@ pub(super) struct Laying<'a> {
     pub(super) difference: &'a Difference,
     /// The channels that run.
     pub(super) running: &'a HashMap<Arc<str>, ChannelState>,
+    /// The consumers that have joined running channels.
+    pub(super) joined: &'a mut Joined,
+    /// Gets each channel that is opened, with the signal for its end. If the reload is refused, the channel closes later.
+    pub(super) closing: &'a mut Vec<Closing>,
     /// Whether this is the start of the process. A start leaves out a node whose own state cannot be used; a reload fails
     /// instead and changes nothing.
     pub(super) is_start: bool,
@@ -82,7 +88,7 @@ pub(super) struct Laying<'a> {
     pub(super) joining: Joining,
     pub(super) sinks: Vec<LaidSink>,
     pub(super) nodes: Vec<NodeStatus>,
-    pub(super) failures: Vec<Failure>,
+    pub(super) failures: Vec<(Arc<str>, Failure)>,
 }
 
 /// Whether the processors of a sink run in front of the sink's memory channel, before batches enter it. Otherwise the readers of the sink
@@ -182,9 +188,15 @@ impl Laying<'_> {
         let open = Open::new(opened.channel.clone(), opened.finished, shown);
         let state = ChannelState {
             id: opened.channel.id(),
+            channel: Arc::downgrade(&opened.channel),
             ended: open.ended.clone(),
             unusable: None,
         };
+        self.closing.push(Closing {
+            name: plan.name.clone(),
+            channel: state.channel.clone(),
+            ended: open.ended.clone(),
+        });
         self.opened.push((plan.name.clone(), state, open));
         let feed = Feed::tapped(opened.channel, meters.tap());
         self.feeds.insert(plan.name.clone(), feed);
@@ -222,7 +234,7 @@ impl Laying<'_> {
             settles_within: Some(CHECKPOINT_AGE),
         });
         let meters = self.starter.meters.of(&name);
-        let supply = self.supply(&name, before);
+        let supply = self.supply(&name, before)?;
         let pump = Pump::new(Outlet::new(vec![Edge::to(feed)], &meters, false));
         let aside = self.graph.aside(&plan.name, &meters);
         let laid = LaidSink {
@@ -232,10 +244,13 @@ impl Laying<'_> {
             channel: self.id(&before.name),
             sink: pump,
             is_on_threads: false,
+            input: Some(before.name.clone()),
+            queue: None,
             lanes: vec![Lane {
                 supply,
                 chain: Some((swap, input.tags.clone())),
                 state,
+                thread: Some(self.thread(&name)?),
             }],
             name,
         };
@@ -243,17 +258,28 @@ impl Laying<'_> {
         Ok(())
     }
 
+    /// Starts a thread that waits for a task.
+    fn thread(&self, name: &str) -> Result<Parked, Failure> {
+        let started = (self.starter.park)(name);
+        started.map_err(|error| Failure::us(format!("cannot start a thread for {name}: {error}")))
+    }
+
     /// Returns how a consumer of a channel obtains its reader.
-    fn supply(&mut self, consumer: &Arc<str>, channel: &ChannelPlan) -> Supply {
+    fn supply(&mut self, consumer: &Arc<str>, channel: &ChannelPlan) -> Result<Supply, Failure> {
         let readers = self.readers.get_mut(&channel.name);
-        if let Some(reader) = readers.and_then(VecDeque::pop_front) {
-            return Supply::Reader(reader);
+        let reader = readers.and_then(VecDeque::pop_front);
+        let reader = reader.or_else(|| self.joined.reader(&channel.name, consumer));
+        if let Some(reader) = reader {
+            return Ok(Supply::Reader(reader));
         }
         let feed = self.graph.channel(&channel.name);
-        let feed = feed.map_or_else(Weak::new, |feed| Arc::downgrade(&feed));
-        let mut consumers = channel.consumers.iter();
-        let found = consumers.find(|it| it.name == *consumer).cloned();
-        Supply::Channel(feed, found.unwrap_or_else(|| (&**consumer).into()))
+        let feed = feed.ok_or_else(|| {
+            Failure::config(format!(
+                "{consumer} cannot read {}: the channel has ended",
+                channel.name
+            ))
+        })?;
+        Ok(Supply::Channel(feed, channel.consumer(consumer)))
     }
 
     /// Prepares a sink that is new or gets another input.
@@ -290,11 +316,17 @@ impl Laying<'_> {
                     return self.leave_out((&plan.name, "sink", plan.kind), &why);
                 }
                 (channel, tags) = (self.id(&before.name), of.clone());
-                vec![self.supply(&plan.name, before)]
+                vec![self.supply(&plan.name, before)?]
             }
         };
-        self.lay_sink(plan, supplies, (feed, queue), (channel, tags), in_front);
-        Ok(())
+        self.lay_sink(
+            plan,
+            supplies,
+            (feed, queue),
+            (channel, tags),
+            in_front,
+            channels,
+        )
     }
 
     /// Prepares a sink with one task for each of `supplies`, which provide the readers of the tasks. The readers run the sink's chain,
@@ -306,27 +338,36 @@ impl Laying<'_> {
         (feed, queue): (Option<Arc<Feed>>, Option<Weak<dyn Channel>>),
         (channel, tags): (Option<u128>, Option<TagFilter>),
         in_front: bool,
-    ) {
+        channels: &[ChannelPlan],
+    ) -> Result<(), Failure> {
         let mut swaps = Vec::new();
-        let lane = |supply| Lane {
-            supply,
-            chain: (!in_front).then(|| {
-                let swap = Arc::new(Swap::default());
-                swaps.push(swap.clone());
-                (swap, tags.clone())
-            }),
-            state: StateCell::new(),
+        let is_behind_memory = matches!(plan.input, Input::Memory { .. });
+        let is_on_threads = LaidSink::is_on_threads(&*plan.sink, is_behind_memory);
+        let lane = |supply| {
+            Ok(Lane {
+                supply,
+                chain: (!in_front).then(|| {
+                    let swap = Arc::new(Swap::default());
+                    swaps.push(swap.clone());
+                    (swap, tags.clone())
+                }),
+                state: StateCell::new(),
+                thread: match is_on_threads {
+                    true => None,
+                    false => Some(self.thread(&plan.name)?),
+                },
+            })
         };
-        let lanes: Vec<_> = supplies.into_iter().map(lane).collect();
+        let lanes = supplies.into_iter().map(lane);
+        let lanes = lanes.collect::<Result<Vec<_>, Failure>>()?;
         self.join_sink(plan, feed.as_ref(), &swaps);
         self.queues.extend(feed);
         let states = lanes.iter().map(|lane| lane.state.clone()).collect();
         let node = self.node((&plan.name, "sink", plan.kind), states);
         node.consumer = Some(ConsumerStatus {
-            queue,
+            queue: queue.clone(),
             settles_within: plan.sink.settles_within(),
         });
-        let is_behind_memory = matches!(plan.input, Input::Memory { .. });
         let meters = self.starter.meters.of(&plan.name);
         let aside = (!is_behind_memory).then(|| {
             let aside = self.graph.aside(&plan.name, &meters);
@@ -334,7 +375,12 @@ impl Laying<'_> {
         });
         let laid = LaidSink {
             name: plan.name.clone(),
-            is_on_threads: LaidSink::is_on_threads(&*plan.sink, is_behind_memory),
+            is_on_threads,
+            input: match &plan.input {
+                Input::Channel(input) => Some(channels[input.channel].name.clone()),
+                Input::Memory { .. } => None,
+            },
+            queue,
             sink: plan.sink.clone(),
             lanes,
             channel,
@@ -343,6 +389,7 @@ impl Laying<'_> {
             reporter: self.graph.reporter(&plan.name),
         };
         self.sinks.push(laid);
+        Ok(())
     }
 
     fn join_sink(&mut self, plan: &SinkPlan, feed: Option<&Arc<Feed>>, swaps: &[Arc<Swap>]) {
@@ -380,7 +427,7 @@ impl Laying<'_> {
                 return Err(failure);
             }
             self.leave_out(named, &failure.message)?;
-            self.failures.push(failure);
+            self.failures.push((plan.name.clone(), failure));
             return Ok(None);
         }
         let promise = plan.source.promise(context.outlet.is_durable());
@@ -407,13 +454,15 @@ impl Laying<'_> {
         let open = Open::new(channel.clone(), Box::pin(async { Ok(()) }), shown);
         let state = ChannelState {
             id: None,
+            channel: Arc::downgrade(&channel),
             ended: open.ended.clone(),
             unusable: Some(failure.message.clone()),
         };
         self.opened.push((plan.name.clone(), state, open));
         self.feeds.insert(plan.name.clone(), Feed::new(channel));
         self.show_left_out((&plan.name, "channel", plan.kind), &failure.message);
-        self.failures.push(failure);
+        // No reload can repair this failure.
+        self.failures.push(("".into(), failure));
     }
 
     /// Leaves out a node if this is the start of the process; otherwise fails.

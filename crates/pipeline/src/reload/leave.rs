@@ -1,17 +1,80 @@
-//! A sink leaves a channel that remains: the channel forgets the consumer.
+//! A sink leaves a channel that remains, or is given up together with its channel: the channel forgets the consumer.
 
 use std::sync::{Arc, Weak};
 
-use tokio::time::sleep;
+use tokio::{task::AbortHandle, time::sleep};
 
+use super::known::Known;
 use crate::{
+    channel::Channel,
     delivery,
     meters::Meter,
-    outlet::{CHECK_EVERY, Feed, Wires},
+    outlet::{CHECK_EVERY, Wires},
+    report::Reporter,
     stop::Stop,
 };
 
-/// Lets the channel of `feed` forget the consumer `sink` once the sink has ended. The error is a text for the operator: the reason why
+/// The sinks that have left a channel, each with the task that lets the channel forget it.
+#[derive(Default)]
+pub(super) struct Leavers(Vec<(Leaver, AbortHandle)>);
+
+/// A sink that has left a channel.
+#[derive(Clone)]
+pub(super) struct Leaver {
+    pub(super) channel: Arc<str>,
+    pub(super) sink: Arc<str>,
+    pub(super) place: Weak<dyn Channel>,
+    /// Each resolves when a task of the sink that reads the channel has ended.
+    pub(super) tasks: Vec<Stop>,
+    /// Whether the channel forgets the sink in any case (`reload --forget`).
+    pub(super) is_given_up: bool,
+    /// The destinations, before the reload, of the ports that led to the channel.
+    pub(super) wires: Vec<Weak<Wires>>,
+    /// The reporter of the channel.
+    pub(super) reporter: Reporter,
+}
+
+impl Leavers {
+    /// Lets a channel forget a sink once the sink has ended.
+    pub(super) fn add(&mut self, leaver: Leaver) {
+        let Leaver {
+            place,
+            sink,
+            tasks,
+            is_given_up,
+            wires,
+            reporter,
+            ..
+        } = leaver.clone();
+        let leave = leave(place, sink, tasks, is_given_up, wires);
+        let task = tokio::spawn(async move {
+            if let Err(why) = leave.await {
+                reporter.warn("forget", why);
+            }
+        });
+        self.0.retain(|(_, task)| !task.is_finished());
+        self.0.push((leaver, task.abort_handle()));
+    }
+
+    /// Returns the sinks that read their channel again in the plan `new`. Their channels no longer forget them. Otherwise, a channel could
+    /// forget a sink before the sink's new reader is attached, and the sink would read everything in the channel again.
+    pub(super) fn take_back(&mut self, new: &Known) -> Vec<Leaver> {
+        self.0.retain(|(_, task)| !task.is_finished());
+        let is_back = |leaver: &Leaver| {
+            let mut inputs = new.inputs();
+            inputs.any(|(sink, input)| *sink == leaver.sink && input == Some(&leaver.channel))
+        };
+        let back = self.0.extract_if(.., |(leaver, _)| is_back(leaver));
+        let stopped = back.map(|(leaver, task)| {
+            task.abort();
+            leaver
+        });
+        stopped.collect()
+    }
+}
+
+/// Lets `channel` forget the consumer `sink` once the sink has ended: `tasks` resolve when its tasks that read the channel
+/// have ended. The error is a text for the operator: the reason why
 /// the channel still has the consumer.
 ///
 /// A reload is refused if the sink has not settled everything that the channel has kept. But at the reload, a batch may still be on its way
@@ -20,37 +83,39 @@ use crate::{
 /// destinations, before the reload, of the ports that led to the channel. Until the last batch from a port has arrived, its `Wires` exist.
 ///
 /// With `given_up` (`reload --forget`), the channel forgets the consumer in any case.
-pub(super) async fn leave(
-    feed: Weak<Feed>,
+async fn leave(
+    channel: Weak<dyn Channel>,
     sink: Arc<str>,
-    mut ended: Stop,
+    mut tasks: Vec<Stop>,
     given_up: bool,
     wires: Vec<Weak<Wires>>,
 ) -> Result<(), String> {
     let unsettled = || {
-        let feed = feed.upgrade();
-        feed.map_or(0, |feed| feed.channel().unsettled_bytes(&sink))
+        let channel = channel.upgrade();
+        channel.map_or(0, |channel| channel.unsettled_bytes(&sink))
     };
     let is_coming = || !given_up && wires.iter().any(|wires| wires.strong_count() > 0);
     // Records that are unsettled when the sink has ended stay unsettled. They may occupy the space that a batch on its way needs, so this
     // loop then does not wait for that batch.
-    while is_coming() && !(ended.is_over() && unsettled() > 0) {
+    while is_coming() && !(tasks.iter().all(Stop::is_over) && unsettled() > 0) {
         sleep(CHECK_EVERY).await;
     }
     // Waits until the batches in the channel's queue are kept. If the consumer is given up, there is no sync: the unsettled records of
     // this consumer may fill the channel, and a full channel does not sync batches that wait for space.
     if !given_up
         && !is_coming()
-        && let Some(feed) = feed.upgrade()
+        && let Some(channel) = channel.upgrade()
     {
         let (token, kept) = delivery::receipt(false, 0, Meter::default());
-        feed.channel().sync(token);
-        drop(feed);
+        channel.sync(token);
+        drop(channel);
         // If the sync fails, the batches are counted without it.
         let _ = kept.await;
     }
     let is_late = !given_up && unsettled() > 0;
-    ended.stopped().await;
+    for task in &mut tasks {
+        task.stopped().await;
+    }
     let bytes = unsettled();
     if is_late && bytes > 0 {
         return Err(format!(
@@ -59,7 +124,7 @@ pub(super) async fn leave(
              the channel"
         ));
     }
-    let forgotten = feed.upgrade().map(|feed| feed.channel().forget(&sink));
+    let forgotten = channel.upgrade().map(|channel| channel.forget(&sink));
     if let Some(forgotten) = forgotten
         && let Ok(Err(why)) = forgotten.await
     {
@@ -79,7 +144,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        channel::{BoxFuture, Channel, Group},
+        channel::{BoxFuture, Group},
         stop::stop,
     };
 
@@ -129,9 +194,15 @@ mod tests {
         kept.unsettled.store(late, SeqCst);
         // If the consumer is given up, its records fill the channel.
         kept.is_full.store(given_up, SeqCst);
-        let feed = Feed::new(Arc::new(Shared(kept.clone())));
+        let channel: Arc<dyn Channel> = Arc::new(Shared(kept.clone()));
         let (stopper, ended) = stop();
-        let leaving = leave(Arc::downgrade(&feed), "s".into(), ended, given_up, vec![]);
+        let leaving = leave(
+            Arc::downgrade(&channel),
+            "s".into(),
+            vec![ended],
+            given_up,
+            vec![],
+        );
         let leaving = tokio::spawn(leaving);
         for _ in 0..10 {
             tokio::task::yield_now().await;
@@ -167,12 +238,18 @@ mod tests {
         let cases = [(10, true, false), (10, false, false), (0, true, true)];
         for (late, arrives, is_forgotten) in cases {
             let kept = Arc::<Kept>::default();
-            let feed = Feed::new(Arc::new(Shared(kept.clone())));
+            let channel: Arc<dyn Channel> = Arc::new(Shared(kept.clone()));
             let (stopper, ended) = stop();
             drop(stopper);
             let mut wires = Some(Arc::new(Wires::default()));
             let before = wires.iter().map(Arc::downgrade).collect();
-            let leaving = leave(Arc::downgrade(&feed), "s".into(), ended, false, before);
+            let leaving = leave(
+                Arc::downgrade(&channel),
+                "s".into(),
+                vec![ended],
+                false,
+                before,
+            );
             let leaving = tokio::spawn(leaving);
             sleep(100 * CHECK_EVERY).await;
             assert!(!leaving.is_finished() && kept.forgotten.lock().unwrap().is_empty());

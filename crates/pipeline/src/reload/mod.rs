@@ -1,40 +1,58 @@
 //! Changes a pipeline to a new plan: at the start, when nothing runs yet, and at each reload.
 //!
-//! First, everything that the plan adds is built beside the running nodes. If this fails, nothing has changed. If this succeeds, ports
-//! and chains switch to the new plan between two batches, so that no batch is lost, repeated or overtaken. A node stops only if its
-//! configuration differs.
+//! First, everything that the plan adds is built beside the running nodes: consumers join their channels, threads start and wait. If this
+//! fails, nothing has changed. If this succeeds, ports and chains switch to the new plan between two batches, so that no batch is lost,
+//! repeated or overtaken; from then on, nothing can fail. A node stops only if its configuration differs.
 
+mod change;
+mod channels;
+mod join;
 mod known;
 mod laying;
 mod leave;
+mod lives;
+mod picture;
+mod retire;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use millstream_record::Position;
-use tokio::{sync::oneshot, task::AbortHandle, time::timeout};
-
-use crate::{
-    channel::OpenMemory,
-    failure::Failure,
-    graph::{Graph, Joining},
-    node::{Sink, Source},
-    outlet::Wires,
-    plan::{ChannelPlan, Plan, ProcessorPlan, SinkPlan, filled},
-    processor::Processor,
-    replay::Replay,
-    running::{ConsumerStatus, NodeStatus, Nodes},
-    seat::Seat,
-    start::{Seated, Starter},
-    stop::Stop,
-    supervise::NodeState,
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
 };
 
-use known::{Difference, Fate, Known, Section, is_pump};
+#[cfg(test)]
+use crate::threads::Parked;
+use crate::{
+    channel::{Channel, OpenMemory},
+    failure::Failure,
+    graph::{Graph, Joining},
+    node::{Placement, Sink, Source},
+    outlet::Wires,
+    plan::{Plan, SinkPlan, pump_of},
+    processor::Processor,
+    replay::Replay,
+    running::{NodeStatus, Nodes},
+    seat::Seat,
+    start::{Event, Starter},
+};
+
+pub use change::{Change, Outcome};
+
+use channels::{ChannelState, Closing, still_closes};
+use join::Joined;
+use known::{Difference, Fate, Known, Section};
+
 use laying::{End, Laid, Laying, is_chain_in_front};
+use leave::Leavers;
+use lives::{Life, Lives};
+use picture::Picture;
+use retire::Removed;
 
 /// How long a reload waits for a removed channel to close, if the new configuration has a channel of that name again.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -47,60 +65,14 @@ pub struct Reloader {
     nodes: Nodes,
     known: Known,
     channels: HashMap<Arc<str>, ChannelState>,
-    sources: HashMap<Arc<str>, Seated<Box<dyn Source>>>,
-    sinks: HashMap<Arc<str>, Seated<Arc<dyn Sink>>>,
+    sources: Lives<Box<dyn Source>>,
+    sinks: Lives<Arc<dyn Sink>>,
     /// The processors of the running plan. A reload that keeps a processor may keep its earlier instance in some chains.
     processors: Vec<(Arc<str>, Weak<dyn Processor>)>,
-    /// Nodes that have left the plan and have not ended yet.
-    leaving: Vec<(Arc<str>, Stop)>,
-    /// By channel and sink: the tasks that let a channel forget a sink that has left it.
-    forgetting: HashMap<(Arc<str>, Arc<str>), AbortHandle>,
-}
-
-/// A durable channel: running, or unusable.
-struct ChannelState {
-    id: Option<u128>,
-    /// Resolves when the channel is closed.
-    ended: Stop,
-    /// The reason why the channel could not be opened; `None` if it runs.
-    unusable: Option<String>,
-}
-
-/// The effect of a reload on a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// Its name.
-    pub node: Arc<str>,
-    /// How it has changed.
-    pub outcome: Outcome,
-}
-
-/// How a reload changed a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The node was added.
-    Added,
-    /// The node has other options.
-    Replaced,
-    /// The node was removed. A source or sink first finishes the work that it has begun.
-    Removed,
-    /// The channel or sink has another chain in front of it, or the sink has another input.
-    Reconnected,
-    /// Nothing changed.
-    Kept,
-}
-
-impl Outcome {
-    /// Returns the outcome as a word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Replaced => "replaced",
-            Self::Removed => "removed",
-            Self::Reconnected => "reconnected",
-            Self::Kept => "kept",
-        }
-    }
+    /// Channels that are not in the running plan and are not closed yet.
+    closing: Vec<Closing>,
+    /// The sinks that have left a channel.
+    leavers: Leavers,
 }
 
 impl Reloader {
@@ -118,52 +90,61 @@ impl Reloader {
             nodes,
             known: Known::default(),
             channels: HashMap::new(),
-            sources: HashMap::new(),
-            sinks: HashMap::new(),
+            sources: Lives::default(),
+            sinks: Lives::default(),
             processors: Vec::new(),
-            leaving: Vec::new(),
-            forgetting: HashMap::new(),
+            closing: Vec::new(),
+            leavers: Leavers::default(),
         }
     }
 
-    /// Starts the nodes of a plan. Nodes whose own state cannot be used are left out; returns their failures.
-    pub(crate) async fn start(&mut self, mut plan: Plan) -> Result<Vec<Failure>, Failure> {
+    /// Replaces how threads are started.
+    #[cfg(test)]
+    pub(crate) fn starts_threads_with(&mut self, park: fn(&str) -> std::io::Result<Parked>) {
+        self.starter.park = park;
+    }
+
+    /// Starts the nodes of a plan. Nodes whose own state cannot be used are left out; returns their failures, each with its node.
+    pub(crate) async fn start(
+        &mut self,
+        mut plan: Plan,
+    ) -> Result<Vec<(Arc<str>, Failure)>, Failure> {
         let new = self.known_of(&plan);
         let difference = self.difference(&new)?;
-        let mut laid = self.lay(&mut plan, &difference, None)?;
+        let mut laid = self.lay(&mut plan, &difference, &mut Joined::default(), None)?;
         if let Some(why) = self.starter.unusable.clone()
             && laid.sources.is_empty()
         {
             return Err(Failure::disk(&*why).never_again());
         }
         let failures = std::mem::take(&mut laid.failures);
-        self.apply(laid, &difference, &plan).await?;
+        let shown = self.apply(laid, &difference, &plan).await;
         self.change_processors(&difference, &plan);
         self.known = new;
+        self.show(&plan, shown);
         Ok(failures)
     }
 
     /// Changes the pipeline to a plan. After a failure the pipeline runs as before.
     ///
-    /// A sink that stops reading a channel must have settled everything in it, unless `forget` names the sink.
+    /// A sink that stops reading a channel must have settled everything in it, unless `forget` names the sink. Also ends the sinks in
+    /// `forget` that an earlier plan has removed.
     pub async fn reload(
         &mut self,
         mut plan: Plan,
         forget: &[String],
     ) -> Result<Vec<Change>, Failure> {
-        self.forget_ended(&plan);
         let new = self.known_of(&plan);
+        self.forget_ended(&new);
         let difference = self.difference(&new)?;
+        self.check_forget(&difference, forget)?;
         self.check_leavers(&difference, forget)?;
         self.closed(&plan, &difference).await?;
-        let laid = match self.lay(&mut plan, &difference, Some(forget)) {
+        let returning = self.leavers.take_back(&new);
+        let laid = match self.prepare(&mut plan, &difference, forget).await {
             Ok(laid) => laid,
             Err(failure) => {
-                let names = new
-                    .names()
-                    .into_iter()
-                    .filter(|name| difference.fate(name) == Fate::New);
-                names.for_each(|name| self.graph.forget(name));
+                self.undo(&new, returning);
                 return Err(failure);
             }
         };
@@ -172,13 +153,63 @@ impl Reloader {
         let leaves = |name: &str| !difference.plans(name);
         let wires = leavers.map(|leaver| self.graph.wires_to(&leaver.channel, leaves));
         let wires = wires.collect();
-        self.keep_consumers(&new);
-        self.apply(laid, &difference, &plan).await?;
+        let removed = self.removed(&difference);
+        let shown = self.apply(laid, &difference, &plan).await;
         self.change_processors(&difference, &plan);
-        self.end_removed(&difference, forget);
+        self.end_removed(&difference);
+        self.give_up(forget);
         self.end_leavers(&difference, wires, forget);
+        self.retire(removed, forget);
         self.known = new;
-        Ok(changes(&self.known, &difference, &reconnected))
+        self.show(&plan, shown);
+        Ok(change::changes(&self.known, &difference, &reconnected))
+    }
+
+    /// Prepares everything that a plan adds.
+    async fn prepare(
+        &mut self,
+        plan: &mut Plan,
+        difference: &Difference,
+        forget: &[String],
+    ) -> Result<Laid, Failure> {
+        let running = join::Running {
+            channels: &self.channels,
+            sinks: &self.sinks,
+            graph: &self.graph,
+        };
+        let mut joined = Joined::join(running.requests(plan, difference)).await?;
+        // A sink may have ended while the channels answered.
+        let is_over = |name: &&Arc<str>| {
+            difference.fate(name) == Fate::Replaced && self.sinks.has_ended(name)
+        };
+        let over = plan.sinks.iter().map(|it| &it.name).find(is_over);
+        let laid = match over {
+            Some(name) => Err(Failure::config(format!(
+                "{name} has just ended: reload again"
+            ))),
+            None => self.lay(plan, difference, &mut joined, Some(forget)),
+        };
+        if laid.is_err() {
+            joined.undo().await;
+        }
+        laid
+    }
+
+    /// Undoes a reload that was refused. `returning`: the sinks that would have read a channel again.
+    fn undo(&mut self, new: &Known, returning: Vec<leave::Leaver>) {
+        for name in new.all() {
+            // A node of the running plan keeps everything, and so does one that still ends.
+            if !self.known.has(name) && !self.is_leaving(name) {
+                self.graph.forget(name);
+            }
+        }
+        returning.into_iter().for_each(|it| self.leavers.add(it));
+    }
+
+    /// Whether a node that is not in the running plan has not ended yet.
+    fn is_leaving(&self, name: &str) -> bool {
+        let is_closing = self.closing.iter().any(|it| *it.name == *name);
+        is_closing || self.sources.is_leaving(name) || self.sinks.is_leaving(name)
     }
 
     fn known_of(&self, plan: &Plan) -> Known {
@@ -189,25 +220,30 @@ impl Reloader {
     }
 
     fn difference(&self, new: &Known) -> Result<Difference, Failure> {
-        let source = |name: &str| self.sources.get(name).map(|it| &it.ended);
-        let sink = |name: &str| self.sinks.get(name).map(|it| &it.ended);
-        let ended = |name: &str| source(name).or_else(|| sink(name));
-        let has_ended = |name: &str| ended(name).is_some_and(Stop::is_over);
+        let has_ended = |name: &str| self.sources.has_ended(name) && self.sinks.has_ended(name);
         self.known.difference(new, has_ended)
+    }
+
+    /// Fails if `forget` names a sink that does not end.
+    fn check_forget(&self, difference: &Difference, forget: &[String]) -> Result<(), Failure> {
+        let ends = |name: &&String| {
+            let mut leavers = difference.leavers.iter();
+            let leaves = leavers.any(|leaver| *leaver.sink == ***name);
+            // It leaves memory, or a channel that is removed, too.
+            let stops = difference.stopped.iter().any(|it| **it == ***name);
+            let is_moved = difference.fate(name) == Fate::Moved && !stops;
+            leaves || is_moved || difference.removes(name) || self.sinks.is_leaving(name)
+        };
+        match forget.iter().find(|name| !ends(name)) {
+            None => Ok(()),
+            Some(name) => Err(Failure::config(format!(
+                "cannot forget {name}: the configuration does not remove it"
+            ))),
+        }
     }
 
     /// Fails if a sink would leave a channel in which it has not settled everything, unless `forget` names the sink.
     fn check_leavers(&self, difference: &Difference, forget: &[String]) -> Result<(), Failure> {
-        let is_removed = |name: &&String| {
-            let mut leavers = difference.leavers.iter();
-            let leaves = leavers.any(|leaver| *leaver.sink == ***name);
-            leaves || difference.removed.iter().any(|(node, _)| **node == ***name)
-        };
-        if let Some(name) = forget.iter().find(|name| !is_removed(name)) {
-            return Err(Failure::config(format!(
-                "cannot forget {name}: the configuration does not remove it"
-            )));
-        }
         for leaver in &difference.leavers {
             let (sink, channel) = (&leaver.sink, &leaver.channel);
             let feed = self.graph.channel(channel);
@@ -227,6 +263,7 @@ impl Reloader {
         &mut self,
         plan: &mut Plan,
         difference: &Difference,
+        joined: &mut Joined,
         forget: Option<&[String]>,
     ) -> Result<Laid, Failure> {
         let laying = Laying {
@@ -235,6 +272,8 @@ impl Reloader {
             open_memory: self.open_memory,
             difference,
             running: &self.channels,
+            joined,
+            closing: &mut self.closing,
             is_start: forget.is_none(),
             opened: Vec::new(),
             feeds: HashMap::new(),
@@ -272,74 +311,79 @@ impl Reloader {
         Ok(laid)
     }
 
-    /// Switches to the prepared plan.
+    /// Switches to the prepared plan. Returns all sources of the plan, and the new nodes, as `status` shows them.
     async fn apply(
         &mut self,
         laid: Laid,
         difference: &Difference,
         plan: &Plan,
-    ) -> Result<(), Failure> {
+    ) -> (Vec<End>, Vec<NodeStatus>) {
         let ports = self.graph.apply(laid.draft);
-        let readers = self.known.inputs().filter_map(|(sink, channel)| {
-            let channel = channel.filter(|it| difference.removes(it))?;
-            let ended = self.sinks.get(sink)?.ended.clone();
-            Some((channel.clone(), ended))
-        });
-        let readers: Vec<_> = readers.collect();
-        self.leaving.extend(readers);
         for (name, state, open) in laid.channels {
+            self.closing.retain(|it| it.name != name);
             self.channels.insert(name, state);
             self.starter.started.add_channel(open);
         }
         for sink in &difference.stopped {
-            let seats = self.sinks.get(sink).into_iter().flat_map(|it| &it.seats);
-            seats.for_each(Seat::leave);
+            self.sinks.leave(sink);
         }
+        self.replace_sinks(difference, plan);
         for sink in laid.sinks {
             let name = sink.name.clone();
-            let before = self.before(&name, self.sinks.get(&name).map(|it| it.ended.clone()));
-            let seated = self.starter.sink(sink, before).await?;
-            let before = self.sinks.insert(name.clone(), seated);
-            self.leaving
-                .extend(before.map(|before| (name, before.ended)));
-        }
-        for sink in &plan.sinks {
-            if difference.fate(&sink.name) == Fate::Replaced {
-                let seats = self
-                    .sinks
-                    .get(&sink.name)
-                    .into_iter()
-                    .flat_map(|it| &it.seats);
-                seats.for_each(|seat| seat.replace(sink.sink.clone()));
-            }
+            let (input, queue) = (sink.input.clone(), sink.queue.clone());
+            let is_on_threads = sink.is_on_threads;
+            let seated = self.starter.sink(sink, self.sinks.ends(&name)).await;
+            let life = Life::new(seated, input, queue, is_on_threads);
+            self.sinks.begin(&name, life);
+            self.repaired(&name);
         }
         self.starter.readings.leave(&difference.ending_sources());
         for bound in laid.sources {
             let name = bound.context.name.clone();
-            if let Some(seated) = self.sources.get(&name)
-                && !seated.ended.is_over()
-            {
-                let mut seats = seated.seats.iter();
+            if !self.sources.has_ended(&name) {
+                let mut seats = self.sources.seats(&name).iter();
                 if let Some(seat) = seats.next() {
                     seat.replace(bound.source);
                 }
                 continue;
             }
-            let before = self.before(&name, None);
-            let seated = self.starter.source(bound, before).await;
-            self.sources.insert(name, seated);
+            let seated = self.starter.source(bound, self.sources.ends(&name)).await;
+            let life = Life::new(seated, None, None, true);
+            self.sources.begin(&name, life);
+            self.repaired(&name);
         }
         // From here on, only the nodes themselves keep their downstream channels open.
         drop((ports, laid.ports, laid.feeds));
-        self.show(plan, laid.ends, laid.nodes);
-        Ok(())
+        (laid.ends, laid.nodes)
     }
 
-    /// Returns the signal for which a new node must wait: the end of the running node of the same name, or of an earlier one that is
-    /// still ending. `None` if there is no such node.
-    fn before(&self, name: &str, running: Option<Stop>) -> Option<Stop> {
-        let leaving = self.leaving.iter().rfind(|(node, _)| **node == *name);
-        running.or_else(|| leaving.map(|(_, ended)| ended.clone()))
+    /// Shows the nodes of the running plan in `status`, and those that have left it and have not ended.
+    fn show(&self, plan: &Plan, (sources, new): (Vec<End>, Vec<NodeStatus>)) {
+        let picture = Picture { plan, sources, new };
+        let nodes = picture.nodes(&self.nodes.now(), &self.graph, |name| self.is_leaving(name));
+        self.nodes.replace(nodes, plan.running_links());
+    }
+
+    /// Puts the sinks of the new plan into the seats of their tasks. Earlier tasks of a sink that has other options, or that comes back,
+    /// continue with the new sink, too: its options may repair what keeps them from ending.
+    fn replace_sinks(&self, difference: &Difference, plan: &Plan) {
+        for SinkPlan { name, sink, .. } in &plan.sinks {
+            let may_block = sink.placement() == Placement::OwnThread;
+            match difference.fate(name) {
+                Fate::Replaced => self.sinks.replace(name, sink, may_block),
+                Fate::Moved if difference.changes(name) => {
+                    self.sinks.replace(name, sink, may_block);
+                }
+                Fate::New => self.sinks.replace_earlier(name, sink, may_block),
+                Fate::Moved | Fate::Kept => {}
+            }
+        }
+    }
+
+    /// Notes that an earlier failure of a node is over.
+    fn repaired(&self, name: &Arc<str>) {
+        // The pipeline keeps the failure if the queue is full. It then exits with it.
+        let _ = self.starter.ends.try_send(Event::Repaired(name.clone()));
     }
 
     /// Notes the processors of the new plan, and retires those that it replaces or removes.
@@ -359,47 +403,99 @@ impl Reloader {
         self.processors.extend(new);
     }
 
-    /// Lets the nodes that have left the plan end.
-    fn end_removed(&mut self, difference: &Difference, forget: &[String]) {
+    /// Returns the channels that `difference` removes, and the memory in front of sinks that it removes or moves.
+    fn removed(&self, difference: &Difference) -> Vec<Removed> {
+        let removed = difference.removed.iter();
+        let channels = removed.filter(|(_, section)| *section == Section::Channel);
+        let channels = channels.filter_map(|(name, _)| {
+            let state = self.channels.get(name)?;
+            Some((name.clone(), state.channel.clone()))
+        });
+        let sinks = self.known.inputs();
+        let sinks = sinks.map(|(name, _)| name);
+        let ends =
+            |name: &&Arc<str>| difference.removes(name) || difference.fate(name) == Fate::Moved;
+        let queues = sinks.filter(ends);
+        let queues = queues.filter_map(|name| Some((name.clone(), self.sinks.queue(name)?)));
+        let removed = |(name, channel): (Arc<str>, Weak<dyn Channel>)| Removed {
+            name,
+            channel,
+            fillers: Vec::new(),
+            is_given_up: false,
+        };
+        channels.chain(queues).map(removed).collect()
+    }
+
+    /// Lets the nodes that have left the plan end. A removed sink first reads everything left in its memory, or in a channel that was
+    /// removed with it.
+    fn end_removed(&mut self, difference: &Difference) {
         for (name, section) in &difference.removed {
             match section {
                 Section::Processor => self.graph.forget(name),
                 Section::Channel => {
                     let state = self.channels.remove(name);
-                    let ended = state.map(|state| (name.clone(), state.ended));
-                    self.leaving.extend(ended);
+                    self.closing.extend(state.map(|state| Closing {
+                        name: name.clone(),
+                        channel: state.channel,
+                        ended: state.ended,
+                    }));
                 }
                 Section::Source => {
-                    if let Some(Seated { seats, ended }) = self.sources.remove(name) {
-                        seats.iter().for_each(Seat::leave);
-                        self.leaving.push((name.clone(), ended));
-                    }
+                    self.sources.leave(name);
+                    self.sources.remove(name);
                 }
-                Section::Sink => {
-                    // A removed sink first reads everything left in its memory, or in a channel that was removed with it.
-                    if let Some(Seated { seats, ended }) = self.sinks.remove(name) {
-                        if forget.iter().any(|it| **it == **name) {
-                            seats.iter().for_each(Seat::leave);
-                        }
-                        self.leaving.push((name.clone(), ended));
-                    }
+                Section::Sink => self.sinks.remove(name),
+            }
+            self.repaired(name);
+        }
+    }
+
+    /// Ends the tasks of the sinks in `forget` that are not in the plan any more, and the pumps into removed channels that nothing reads
+    /// any more. Removed channels forget them, so that they hold nothing if the channel comes back.
+    fn give_up(&mut self, forget: &[String]) {
+        let mut given_up: Vec<_> = forget.iter().map(|name| Arc::from(&**name)).collect();
+        // A pump reads a channel that may have a pump, too.
+        while let Some(name) = given_up.pop() {
+            self.sinks.give_up(&name);
+            for Closing {
+                name: closing,
+                channel,
+                ..
+            } in &self.closing
+            {
+                let tasks = self.sinks.reading_ends(&name, closing);
+                if tasks.is_empty() {
+                    continue;
+                }
+                self.leavers.add(leave::Leaver {
+                    channel: closing.clone(),
+                    sink: name.clone(),
+                    place: channel.clone(),
+                    tasks,
+                    is_given_up: true,
+                    wires: Vec::new(),
+                    reporter: self.graph.known_reporter(closing),
+                });
+                if self.sinks.is_given_up(closing) {
+                    given_up.push(pump_of(closing));
                 }
             }
         }
     }
 
-    /// Each task in `forgetting` lets a channel forget a sink once the sink has ended. If this sink reads the channel again in the plan
-    /// `new`, stops the task. Otherwise the channel could forget the sink before the sink's new reader is attached, and the sink would read
-    /// everything in the channel again.
-    fn keep_consumers(&mut self, new: &Known) {
-        self.forgetting.retain(|(channel, sink), task| {
-            let mut inputs = new.inputs();
-            let is_back = inputs.any(|(name, input)| name == sink && input == Some(channel));
-            if is_back {
-                task.abort();
-            }
-            !is_back && !task.is_finished()
-        });
+    /// Lets removed channels and queues end even if they are full.
+    fn retire(&mut self, removed: Vec<Removed>, forget: &[String]) {
+        for mut removed in removed {
+            let name = &removed.name;
+            let is_channel = self.closing.iter().any(|it| it.name == *name);
+            removed.is_given_up = match is_channel {
+                true => self.sinks.is_given_up(name),
+                false => forget.iter().any(|it| **it == **name),
+            };
+            removed.fillers = self.sinks.ends(&pump_of(name));
+            let reporter = self.graph.reporter(name);
+            tokio::spawn(removed.retire(reporter));
+        }
     }
 
     /// Lets channels forget the sinks that have left them. For each of these sinks, `wires` has the destinations, before the reload, of the
@@ -411,40 +507,33 @@ impl Reloader {
         forget: &[String],
     ) {
         for (leaver, wires) in difference.leavers.iter().zip(wires) {
-            let leaving = self.leaving.iter().rfind(|(name, _)| *name == leaver.sink);
-            let ended = leaving.map(|(_, ended)| ended.clone());
-            let feed = self.graph.channel(&leaver.channel);
-            let Some((ended, feed)) = ended.zip(feed) else {
+            let (sink, channel) = (&leaver.sink, &leaver.channel);
+            let Some(feed) = self.graph.channel(channel) else {
                 continue;
             };
-            let given_up = forget.iter().any(|it| **it == *leaver.sink);
-            let feed = Arc::downgrade(&feed);
-            let leave = leave::leave(feed, leaver.sink.clone(), ended, given_up, wires);
-            let reporter = self.graph.reporter(&leaver.channel);
-            let task = tokio::spawn(async move {
-                if let Err(why) = leave.await {
-                    reporter.warn("forget", why);
-                }
-            });
-            let key = (leaver.channel.clone(), leaver.sink.clone());
-            self.forgetting.insert(key, task.abort_handle());
+            let leaver = leave::Leaver {
+                channel: channel.clone(),
+                sink: sink.clone(),
+                place: feed.downgrade(),
+                tasks: self.sinks.reading_ends(sink, channel),
+                is_given_up: forget.iter().any(|it| **it == **sink),
+                wires,
+                reporter: self.graph.reporter(channel),
+            };
+            self.leavers.add(leaver);
         }
     }
 
-    /// Frees the removed nodes that have ended by now.
-    fn forget_ended(&mut self, plan: &Plan) {
-        let leaving = std::mem::take(&mut self.leaving).into_iter();
-        let (ended, leaving): (Vec<_>, _) = leaving.partition(|(_, ended)| ended.is_over());
-        self.leaving = leaving;
-        let channels = plan.channels.iter().map(|it| &it.name);
-        let sinks = plan.sinks.iter().map(|it| &it.name);
-        let sources = plan.sources.iter().map(|it| &it.name);
-        let processors = plan.processors.iter().map(|it| &it.name);
-        let mut present: HashSet<_> = channels.chain(sinks).collect();
-        present.extend(sources.chain(processors));
-        present.extend(self.leaving.iter().map(|(name, _)| name));
-        for (name, _) in ended.iter().filter(|(name, _)| !present.contains(name)) {
-            self.graph.forget(name);
+    /// Frees the nodes that have left the running plan and have ended by now, unless they are in `new`, too.
+    fn forget_ended(&mut self, new: &Known) {
+        let closed = self.closing.extract_if(.., |it| it.ended.is_over());
+        let mut ended: Vec<_> = closed.map(|it| it.name).collect();
+        ended.extend(self.sinks.prune());
+        ended.extend(self.sources.prune());
+        for name in ended {
+            if !self.known.has(&name) && !self.is_leaving(&name) && !new.has(&name) {
+                self.graph.forget(&name);
+            }
         }
     }
 
@@ -452,16 +541,17 @@ impl Reloader {
     /// its directory is locked.
     async fn closed(&self, plan: &Plan, difference: &Difference) -> Result<(), Failure> {
         let new = plan.channels.iter().map(|it| &it.name);
-        let is_new = |name: &Arc<str>| difference.fate(name) == Fate::New;
-        for name in new.filter(|name| is_new(name)) {
-            for (_, ended) in self.leaving.iter().filter(|(node, _)| node == name) {
-                let mut ended = ended.clone();
-                let closed = timeout(CLOSING, ended.stopped());
-                closed.await.map_err(|_| {
-                    Failure::config(format!(
-                        "{name} still closes: its sinks read what is left in it; reload again when they have ended"
-                    ))
-                })?;
+        let deadline = Instant::now() + CLOSING;
+        for name in new.filter(|name| difference.fate(name) == Fate::New) {
+            let closing = self.closing.iter().filter(|it| it.name == *name);
+            let mut ends: Vec<_> = closing.map(|it| it.ended.clone()).collect();
+            ends.extend(self.sinks.ends_of_readers(name));
+            for mut ended in ends {
+                if timeout_at(deadline, ended.stopped()).await.is_err() {
+                    let readers = self.sinks.readers(name).map(|(sink, _)| &**sink);
+                    let readers: Vec<_> = readers.collect();
+                    return Err(still_closes(name, &readers.join(", ")));
+                }
             }
         }
         Ok(())
@@ -491,8 +581,7 @@ impl Reloader {
         to: Position,
     ) -> Option<oneshot::Receiver<Result<u64, String>>> {
         let done = self.graph.skip(channel, consumer, to)?;
-        let sink = self.sinks.get(consumer);
-        let seats = sink.map(|it| it.seats.clone()).unwrap_or_default();
+        let seats = self.sinks.seats(consumer).to_vec();
         let (answer, receiver) = oneshot::channel();
         tokio::spawn(async move {
             let Ok(skipped) = done.await else { return };
@@ -503,90 +592,4 @@ impl Reloader {
         });
         Some(receiver)
     }
-
-    /// Shows the nodes of the plan in `status`: channels, processors, sinks and sources, then removed nodes that have not ended yet.
-    fn show(&self, plan: &Plan, sources: Vec<End>, new: Vec<NodeStatus>) {
-        let old = self.nodes.now();
-        let channels: Vec<_> = plan.channels.iter().map(|it| it.name.clone()).collect();
-        let find = |name: &Arc<str>| {
-            let node = new.iter().chain(&*old).find(|it| it.name == *name);
-            node.cloned()
-        };
-        let pumps = plan.channels.iter().filter(|it| it.input.is_some());
-        let all = plan.channels.iter().map(|it| it.name.clone());
-        let mut all: Vec<_> = all
-            .chain(pumps.map(ChannelPlan::pump))
-            .filter_map(|name| find(&name))
-            .collect();
-        let processor = |it: &ProcessorPlan| NodeStatus {
-            name: it.name.clone(),
-            section: "processor",
-            kind: it.kind,
-            states: Vec::new(),
-            reporter: self.graph.known_reporter(&it.name),
-            fills: filled(&it.rejects, &channels),
-            feeds: it.consumers.clone(),
-            consumer: None,
-            is_leaving: false,
-        };
-        all.extend(plan.processors.iter().map(processor));
-        let sink = |it: &SinkPlan| {
-            let node = find(&it.name)?;
-            let settles_within = it.sink.settles_within();
-            let consumer = node.consumer.map(|consumer| ConsumerStatus {
-                settles_within,
-                ..consumer
-            });
-            Some(NodeStatus {
-                kind: it.kind,
-                fills: filled(&it.rejects, &channels),
-                consumer,
-                ..node
-            })
-        };
-        all.extend(plan.sinks.iter().filter_map(sink));
-        let source = |End { name, kind, fills }: End| {
-            let node = find(&name)?;
-            Some(NodeStatus {
-                kind,
-                fills,
-                ..node
-            })
-        };
-        all.extend(sources.into_iter().filter_map(source));
-        let has_left = |node: &&NodeStatus| {
-            let is_gone = all.iter().all(|it| it.name != node.name);
-            is_gone && !node.states.is_empty() && node.state() != NodeState::Ended
-        };
-        let leaving = old.iter().filter(has_left).map(|node| NodeStatus {
-            is_leaving: true,
-            fills: Vec::new(),
-            ..node.clone()
-        });
-        let leaving: Vec<_> = leaving.collect();
-        all.extend(leaving);
-        self.nodes.replace(all, plan.running_links());
-    }
-}
-
-/// Returns the changes of all nodes of the plan `known`, and of those that were removed.
-fn changes(known: &Known, difference: &Difference, reconnected: &[Arc<str>]) -> Vec<Change> {
-    let present = known.names().into_iter().map(|name| {
-        let outcome = match difference.fate(name) {
-            Fate::New => Outcome::Added,
-            Fate::Replaced => Outcome::Replaced,
-            Fate::Moved => Outcome::Reconnected,
-            Fate::Kept if reconnected.contains(name) => Outcome::Reconnected,
-            Fate::Kept => Outcome::Kept,
-        };
-        (name, outcome)
-    });
-    let removed = difference.removed.iter();
-    let removed = removed.filter(|(name, _)| !is_pump(name));
-    let removed = removed.map(|(name, _)| (name, Outcome::Removed));
-    let change = |(node, outcome): (&Arc<str>, Outcome)| Change {
-        node: node.clone(),
-        outcome,
-    };
-    present.chain(removed).map(change).collect()
 }

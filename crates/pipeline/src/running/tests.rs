@@ -5,11 +5,11 @@ use std::{collections::VecDeque, future::Future, task};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::{stop::stop, unopened::Unopened};
+use crate::{stop::stop, supervise::End, unopened::Unopened};
 
 struct Rig {
     running: Running,
-    ends: mpsc::Sender<(bool, End)>,
+    ends: mpsc::Sender<Event>,
     sources: Stop,
     sinks: Stop,
     _directory: tempfile::TempDir,
@@ -52,11 +52,13 @@ impl Rig {
     }
 
     fn source_ends(&self, end: End) {
-        self.ends.try_send((true, end)).unwrap();
+        let told = Event::of(true, &"in".into(), end, true);
+        self.ends.try_send(told).unwrap();
     }
 
     fn sink_ends(&self, end: End) {
-        self.ends.try_send((false, end)).unwrap();
+        let told = Event::of(false, &"out".into(), end, true);
+        self.ends.try_send(told).unwrap();
     }
 
     /// Whether sources and sinks were asked to stop.
@@ -187,6 +189,23 @@ async fn a_node_with_damaged_state_ends_no_other_node() {
     let mut once = Rig::new(true, 0, 1);
     once.sink_ends(Err(failure.clone()));
     assert_eq!(once.ended(), Some(vec![failure]));
+}
+
+#[tokio::test]
+async fn a_failure_that_a_reload_has_repaired_does_not_count() {
+    let mut rig = Rig::new(false, 1, 1);
+    rig.sink_ends(Err(Failure::state("the cursor is damaged")));
+    rig.source_ends(Err(Failure::state("the journal is damaged")));
+    assert_eq!(rig.ended(), None);
+    for node in ["out", "in"] {
+        rig.running.started.begin(false);
+        rig.ends.try_send(Event::Repaired(node.into())).unwrap();
+    }
+    assert_eq!(rig.ended(), None);
+    rig.running.stop();
+    rig.sink_ends(Ok(()));
+    rig.sink_ends(Ok(()));
+    assert_eq!(rig.ended(), Some(Vec::new()));
 }
 
 #[tokio::test]

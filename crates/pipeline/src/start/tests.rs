@@ -10,7 +10,8 @@ use tokio::{
 
 use super::*;
 use crate::{
-    channel::{BoxFuture, Channel, Consumer, Delivered, Group},
+    channel::{Attached, BoxFuture, Channel, Consumer, Delivered, Group},
+    inlet::Inlet,
     node::LocalFuture,
     outlet::Edge,
     promise::{Guarantee, Promise},
@@ -158,10 +159,13 @@ impl Channel for Ended {
 
     fn close(&self) {}
 
-    fn attach(&self, consumer: Consumer) -> oneshot::Receiver<Result<Box<dyn Reader>, String>> {
+    fn attach(&self, consumer: Consumer) -> oneshot::Receiver<Result<Attached, String>> {
         let (answer, receiver) = oneshot::channel();
-        let reader = || reader(true, &Arc::new(()));
-        let known = (&*consumer.name == "out").then(reader);
+        let attached = || Attached {
+            reader: reader(true, &Arc::new(())),
+            is_new: false,
+        };
+        let known = (&*consumer.name == "out").then(attached);
         let _ = answer.send(known.ok_or_else(|| "it has no such consumer".to_owned()));
         receiver
     }
@@ -182,12 +186,13 @@ fn lane(supply: Supply) -> Lane {
         supply,
         chain: None,
         state: StateCell::new(),
+        thread: None,
     }
 }
 
 struct Rig {
     starter: Starter,
-    ends: mpsc::Receiver<(bool, End)>,
+    ends: mpsc::Receiver<Event>,
     begun: mpsc::Receiver<Begun>,
     /// A node that the starter can start.
     told: Told,
@@ -213,6 +218,7 @@ impl Rig {
             readings: Arc::default(),
             probation: Probation::new(std::path::Path::new("data")),
             sources: 0,
+            park: Parked::new,
         };
         let told = Told {
             begun: begun_sender,
@@ -243,16 +249,19 @@ impl Rig {
             context,
             state: StateCell::new(),
         };
-        self.starter.source(bound, before).await
+        self.starter.source(bound, Vec::from_iter(before)).await
     }
 
     async fn sink(
         &mut self,
         name: &str,
-        lanes: Vec<Lane>,
+        mut lanes: Vec<Lane>,
         is_on_threads: bool,
         before: Option<Stop>,
     ) -> Seated<Arc<dyn Sink>> {
+        for lane in lanes.iter_mut().filter(|_| !is_on_threads) {
+            lane.thread = Some(Parked::new(name).unwrap());
+        }
         let laid = LaidSink {
             aside: None,
             name: name.into(),
@@ -260,10 +269,12 @@ impl Rig {
             lanes,
             is_on_threads,
             channel: None,
+            input: None,
+            queue: None,
             rejects: self.outlet(Vec::new(), true),
             reporter: self.reporter.clone(),
         };
-        self.starter.sink(laid, before).await.unwrap()
+        self.starter.sink(laid, Vec::from_iter(before)).await
     }
 
     /// Waits for the next task that begins.
@@ -278,6 +289,16 @@ impl Rig {
 
     /// Waits for the next task that ends.
     async fn end(&mut self) -> (bool, End) {
+        match self.told().await {
+            Event::Ended { is_source } => (is_source, Ok(())),
+            Event::Failed {
+                is_source, failure, ..
+            } => (is_source, Err(failure)),
+            Event::Repaired(node) => panic!("{node} was repaired"),
+        }
+    }
+
+    async fn told(&mut self) -> Event {
         within(self.ends.recv()).await.unwrap()
     }
 }
@@ -363,16 +384,10 @@ async fn a_sink_that_may_block_has_a_thread_and_every_node_a_directory() {
 async fn a_lane_whose_channel_has_no_reader_for_it_fails_and_the_others_run() {
     let mut rig = Rig::new();
     let feed = Feed::new(Arc::new(Ended));
-    let supplies = [
-        (
-            Supply::Channel(Weak::new(), "out".into()),
-            "its channel has ended",
-        ),
-        (
-            Supply::Channel(Arc::downgrade(&feed), "other".into()),
-            "it has no such consumer",
-        ),
-    ];
+    let supplies = [(
+        Supply::Channel(feed, "other".into()),
+        "it has no such consumer",
+    )];
     for (number, (supply, why)) in supplies.into_iter().enumerate() {
         let lanes = vec![lane(supply), endless()];
         let states = lanes.iter().map(|lane| lane.state.clone());
@@ -396,7 +411,7 @@ async fn a_lane_whose_channel_has_no_reader_for_it_fails_and_the_others_run() {
 async fn a_sink_gets_its_reader_from_a_running_channel() {
     let mut rig = Rig::new();
     let feed = Feed::new(Arc::new(Ended));
-    let supply = Supply::Channel(Arc::downgrade(&feed), "out".into());
+    let supply = Supply::Channel(feed, "out".into());
     rig.sink("out", vec![lane(supply)], false, None).await;
     rig.begun().await;
     // The sink ends, so it has the reader of that channel: only this reader ends.
@@ -420,6 +435,131 @@ async fn a_sink_that_failed_keeps_its_input_until_the_sources_stop() {
     rig.starter.stop_sources.stop();
     within(seated.ended.stopped()).await;
     assert_eq!(Arc::strong_count(&held), 1);
+}
+
+#[tokio::test]
+async fn a_sink_that_failed_runs_again_when_a_reload_replaces_it_and_ends_when_it_is_removed() {
+    for removed_first in [false, true] {
+        let mut rig = Rig::new();
+        rig.told.failure = Some(Failure::state("its state is damaged"));
+        let held = Arc::new(());
+        let input = lane(Supply::Reader(reader(false, &held)));
+        let state = input.state.clone();
+        let mut seated = rig.sink("out", vec![input], true, None).await;
+        let failed = rig.told().await;
+        assert!(
+            matches!(failed, Event::Failed { stops: false, .. }),
+            "{failed:?}"
+        );
+        rig.begun().await;
+        assert!(matches!(state.get(), NodeState::Failed(_)));
+        if !removed_first {
+            rig.told.failure = None;
+            seated.seats[0].replace(Arc::new(rig.told.clone()));
+            assert_eq!(rig.told().await, Event::Repaired("out".into()));
+            rig.begun().await;
+            assert_eq!(state.get(), NodeState::Running);
+            assert_eq!(rig.starter.started.all(), 2, "the test ends no task");
+        }
+        seated.seats[0].leave();
+        within(seated.ended.stopped()).await;
+        assert_eq!(state.get(), NodeState::Ended);
+        assert_eq!(Arc::strong_count(&held), 1, "the input is released");
+        let told = match removed_first {
+            true => Event::Repaired("out".into()),
+            false => Event::Ended { is_source: false },
+        };
+        assert_eq!(rig.told().await, told);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_has_left_the_plan_does_not_stop_the_process_when_it_fails() {
+    let mut rig = Rig::new();
+    rig.told.failure = Some(Failure::config("the bucket is gone"));
+    let first = rig.sink("out", vec![endless()], true, None).await;
+    let failed = rig.told().await;
+    assert!(
+        matches!(failed, Event::Failed { stops: true, .. }),
+        "{failed:?}"
+    );
+    let before = Some(first.ended.clone());
+    let second = rig.sink("out", vec![endless()], true, before).await;
+    second.seats[0].remove();
+    first.seats[0].leave();
+    assert_eq!(rig.told().await, Event::Repaired("out".into()));
+    let failed = rig.told().await;
+    assert!(
+        matches!(failed, Event::Failed { stops: false, .. }),
+        "{failed:?}"
+    );
+}
+
+/// A sink whose earlier task never ends.
+async fn planned(
+    rig: &mut Rig,
+    channel: Option<u128>,
+) -> (Stopper, Seated<Arc<dyn Sink>>, StateCell) {
+    let (earlier, before) = stop();
+    let input = endless();
+    let state = input.state.clone();
+    let laid = LaidSink {
+        name: "out".into(),
+        sink: Arc::new(rig.told.clone()),
+        lanes: vec![input],
+        is_on_threads: true,
+        channel,
+        input: channel.map(|_| "c".into()),
+        queue: None,
+        rejects: rig.outlet(Vec::new(), true),
+        aside: None,
+        reporter: rig.reporter.clone(),
+    };
+    let seated = rig.starter.sink(laid, vec![before]).await;
+    let is_planned = async {
+        while state.get() != NodeState::Planned {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    within(is_planned).await;
+    (earlier, seated, state)
+}
+
+#[tokio::test]
+async fn a_sink_that_waits_for_its_earlier_task_says_so_and_ends_when_it_must_leave() {
+    for channel in [None, Some(7)] {
+        let mut rig = Rig::new();
+        let (_earlier, mut seated, state) = planned(&mut rig, channel).await;
+        let held = rig.reporter.conditions();
+        assert!(held[0].why.contains("--forget out"), "{held:?}");
+        // Another sink takes its place before it begins.
+        seated.seats[0].replace(Arc::new(rig.told.clone()));
+        rig.assert_nothing_begins().await;
+        assert_eq!(state.get(), NodeState::Planned);
+        seated.seats[0].leave();
+        within(seated.ended.stopped()).await;
+        assert_eq!(rig.end().await, (false, Ok(())));
+        assert_eq!(rig.reporter.conditions(), []);
+        rig.assert_nothing_begins().await;
+    }
+}
+
+#[tokio::test]
+async fn at_a_stop_a_sink_that_waits_ends_in_order_if_its_channel_keeps_everything() {
+    let mut rig = Rig::new();
+    let (_earlier, mut seated, _) = planned(&mut rig, Some(7)).await;
+    rig.starter.stop_sinks.stop();
+    within(seated.ended.stopped()).await;
+    assert_eq!(rig.end().await, (false, Ok(())));
+    rig.assert_nothing_begins().await;
+    // Behind memory, what was accepted is still delivered.
+    let mut rig = Rig::new();
+    let (earlier, seated, _) = planned(&mut rig, None).await;
+    rig.starter.stop_sinks.stop();
+    rig.assert_nothing_begins().await;
+    drop(earlier);
+    rig.begun().await;
+    drop(seated);
 }
 
 #[tokio::test]

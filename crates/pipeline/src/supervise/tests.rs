@@ -178,10 +178,10 @@ async fn supervise_sink(
     stopper: &Stopper,
 ) -> (End, NodeState) {
     let (seat, stop) = Seat::new(stopper);
-    let (mut inlet, context) = input(channel, stop);
+    let (mut inlet, mut context) = input(channel, stop);
     let state = StateCell::new();
-    let script = Arc::new(script.clone());
-    let end = sink(script, seat, &mut inlet, context, state.clone()).await;
+    let mut script: Arc<dyn Sink> = Arc::new(script.clone());
+    let end = sink(&mut script, &seat, &mut inlet, &mut context, &state).await;
     (end, state.get())
 }
 
@@ -311,9 +311,9 @@ async fn after_a_stop_a_failed_source_and_a_failed_sink_of_a_durable_channel_do_
 async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
     let (stopper, _) = stop();
     let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
-    let (mut inlet, context) = input(None, first);
+    let (mut inlet, mut context) = input(None, first);
     // The first sink never ends, so its run is dropped. The second sink ends with its inlet, because it is replaced.
-    let (stays, takes) = (Arc::new(Waits(false)), Arc::new(Waits(true)));
+    let (mut stays, takes): (Arc<dyn Sink>, _) = (Arc::new(Waits(false)), Arc::new(Waits(true)));
     let replace = async {
         seat.replace(takes);
         sleep(Duration::from_secs(60)).await;
@@ -321,7 +321,7 @@ async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
     };
     let state = StateCell::new();
     let (end, ()) = tokio::join!(
-        sink(stays, seat.clone(), &mut inlet, context, state.clone()),
+        sink(&mut stays, &seat, &mut inlet, &mut context, &state),
         replace
     );
     assert_eq!((end, state.get()), (Ok(()), NodeState::Ended));
@@ -331,7 +331,7 @@ async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
 async fn a_sink_that_is_replaced_while_it_waits_to_retry_is_followed_by_the_next_one() {
     let (stopper, _) = stop();
     let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
-    let (mut inlet, context) = input(Some(7), first);
+    let (mut inlet, mut context) = input(Some(7), first);
     let fails = Script::new([Ends::Failing(later())]);
     let next = Script::new([Ends::Well]);
     let replace = async {
@@ -340,13 +340,34 @@ async fn a_sink_that_is_replaced_while_it_waits_to_retry_is_followed_by_the_next
         seat.replace(Arc::new(next.clone()));
     };
     let state = StateCell::new();
-    let first = Arc::new(fails.clone());
+    let mut first: Arc<dyn Sink> = Arc::new(fails.clone());
     let (end, ()) = tokio::join!(
-        sink(first, seat.clone(), &mut inlet, context, state.clone()),
+        sink(&mut first, &seat, &mut inlet, &mut context, &state),
         replace
     );
     assert_eq!((end, state.get()), (Ok(()), NodeState::Ended));
     assert_eq!((fails.runs(), next.runs()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_must_leave_ends_even_if_each_run_fails_at_once() {
+    for channel in [None, Some(7)] {
+        let (stopper, _) = stop();
+        let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
+        let (mut inlet, mut context) = input(channel, first);
+        let fails = (0..9).map(|_| Ends::Failing(later()));
+        let script = Script::new(fails);
+        let leave = async {
+            sleep(Duration::from_secs(5)).await;
+            seat.leave();
+        };
+        let state = StateCell::new();
+        let mut sink_of_test: Arc<dyn Sink> = Arc::new(script.clone());
+        let run = sink(&mut sink_of_test, &seat, &mut inlet, &mut context, &state);
+        let (end, ()) = tokio::join!(run, leave);
+        assert_eq!((end, state.get()), (Ok(()), NodeState::Ended));
+        assert!(script.runs() < 9, "it ran {} times", script.runs());
+    }
 }
 
 /// If the flag is true, a sink that returns when its inlet has no more batches; otherwise a sink that never returns.

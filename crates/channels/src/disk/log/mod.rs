@@ -353,6 +353,11 @@ impl Log {
         Reader::attach(index, &self.directory, (name, behind), pool, hot_bytes)
     }
 
+    /// Whether the channel knows the consumer.
+    pub fn has_consumer(&self, name: &str) -> bool {
+        self.index.lock().consumers.get(name).is_some()
+    }
+
     /// Marks the consumers that have no reader as not read by any sink, so that an operator may remove them (`channel forget`).
     pub fn note_unread(&self) {
         let note = self.index.lock().consumers.note_unread();
