@@ -14,6 +14,9 @@ use millstream_record::{Batch, Encoding, Pool, Tag, Values};
 use self::body::{Body, Buffers};
 use crate::reject::Rejects;
 
+/// The records of a batch may always grow by this much.
+const FREE_BYTES: usize = 4 << 20;
+
 /// The output of one processor for one batch.
 pub struct Out<'a> {
     node: &'a str,
@@ -216,9 +219,13 @@ impl<'a> Out<'a> {
     }
 
     /// Returns the number of bytes that new records of this batch may still take. A processor whose records grow with values that a peer
-    /// chooses (such as the tag) rejects the records for which there is no space left.
+    /// chooses (such as the tag) rejects the records for which there is no space left. The limit depends only on the batch and on
+    /// `memory_max`, so a replay rejects the same records. It is at most a quarter of `memory_max`, the part for code that drains memory,
+    /// unless the batch itself is almost as large.
     pub fn left_bytes(&self) -> usize {
-        let bytes_max = self.batch.grown_bytes_max();
+        let most = self.buffers.bytes_max() / 4;
+        let most = most.max(self.batch.len() + FREE_BYTES);
+        let bytes_max = self.batch.grown_bytes_max().min(most);
         bytes_max.saturating_sub(self.appended_bytes)
     }
 

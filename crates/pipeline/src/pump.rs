@@ -6,11 +6,14 @@
 //! A pump reads the first channel as a sink does: it has a cursor, and it runs the chain that belongs to the second channel. All batches
 //! that the chain makes from the batch at one position of the first channel form one group, with this position as their origin. The
 //! second channel therefore keeps all of them or none, and knows the last position of the first channel whose batches it has kept. It
-//! recognizes batches that a restarted pump sends again.
+//! recognizes batches that a restarted pump sends again. If the chain makes very many batches (each record of a large batch gets another
+//! tag), they form several groups. All groups but the last one have the origin of a chunk with an id instead, so the second channel
+//! recognizes them, too.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use millstream_record::{Batch, FileId, FileOrigin, Origin, Position};
+use bytes::Bytes;
+use millstream_record::{Batch, ChunkOrigin, FileId, FileOrigin, Origin, Position};
 
 use crate::{
     delivery::Receipt,
@@ -25,6 +28,9 @@ use crate::{
 /// The number of bits that the sequence number of a position takes in the offset of an origin; the other bits hold the epoch.
 /// A channel that keeps 100,000 batches a second uses up these bits in five years. The bits of the epoch allow a million unclean restarts.
 const SEQ_BITS: u32 = 44;
+
+/// With more batches than this, a part of the batches of a position forms a group.
+const GROUP_MAX: usize = 16 << 10;
 
 /// The sink that fills a channel from another one.
 pub(crate) struct Pump {
@@ -45,6 +51,8 @@ impl Pump {
         // The cursor may be ahead of `kept`: positions without any output leave no origin in the second channel.
         inlet.resume(kept.max(inlet.settled()))?;
         let (mut group, mut flights) = (Vec::new(), VecDeque::new());
+        // The number of groups of the present position that were sent.
+        let mut pieces = 0;
         loop {
             settle(&mut flights, inlet).await?;
             let item = tokio::select! {
@@ -57,9 +65,15 @@ impl Pump {
             };
             match item {
                 Some(Item::Batch(batch, position)) => {
-                    group.push(places.mark(batch, position)?);
-                    if !inlet.is_within() {
+                    group.push(batch);
+                    let is_within = inlet.is_within();
+                    if !is_within || group.len() > GROUP_MAX {
                         let group = std::mem::take(&mut group);
+                        let group = match is_within {
+                            true => places.piece(group, position, pieces),
+                            false => places.mark(group, position)?,
+                        };
+                        pieces = if is_within { pieces + 1 } else { 0 };
                         let receipt = tokio::select! {
                             biased;
                             receipt = self.outlet.send_group(group, false) => receipt,
@@ -167,8 +181,8 @@ impl Places {
         })
     }
 
-    /// Returns the batch with its position as its only origin.
-    fn mark(&self, batch: Batch, position: Option<Position>) -> Result<Batch, Failure> {
+    /// Returns the batches with their position as their only origin.
+    fn mark(&self, group: Vec<Batch>, position: Option<Position>) -> Result<Vec<Batch>, Failure> {
         let begin = position.and_then(Self::offset).ok_or_else(|| {
             Failure::us("the channel has used up all its positions; drain it, remove its directory")
         })?;
@@ -177,10 +191,46 @@ impl Places {
             begin,
             next: begin + 1,
         };
-        Ok(Batch {
+        let marked = |batch| Batch {
             origins: vec![Origin::File(origin)],
             ..batch
-        })
+        };
+        Ok(group.into_iter().map(marked).collect())
+    }
+
+    /// Returns a part of the batches of a position, with the origin of a chunk. The key of the chunk depends on the content: after a
+    /// reload, other processors may make other batches of the position.
+    fn piece(&self, group: Vec<Batch>, position: Option<Position>, number: u32) -> Vec<Batch> {
+        let Position { epoch, seq } = position.unwrap_or_default();
+        let FileId { device, inode, .. } = self.0;
+        // A chunk's id is a value of MessagePack; this one is binary data.
+        let mut id = vec![0xc4, 33, b'p'];
+        for part in [device, inode, seq] {
+            id.extend(part.to_be_bytes());
+        }
+        id.extend(epoch.to_be_bytes());
+        id.extend(number.to_be_bytes());
+        let id = Bytes::from(id);
+        let hash = group.iter().fold(FNV_FIRST, |hash, batch| {
+            fnv(fnv(hash, batch.tag.as_str().as_bytes()), &batch.body)
+        });
+        let marked = |batch: Batch| {
+            let chunk = ChunkOrigin {
+                id: id.clone(),
+                tag: "".into(),
+                connection: 0,
+                length: (hash >> 32) as u32,
+                checksum: hash as u32,
+                start: 0,
+                end: u32::try_from(batch.len()).unwrap_or(u32::MAX),
+                records: batch.count,
+            };
+            Batch {
+                origins: vec![Origin::Chunk(chunk)],
+                ..batch
+            }
+        };
+        group.into_iter().map(marked).collect()
     }
 
     /// Converts a position to an offset; offsets have the same order as positions. `None` if the position does not fit.
@@ -199,9 +249,46 @@ impl Places {
     }
 }
 
+/// The hash FNV-1a of nothing.
+const FNV_FIRST: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Continues the hash FNV-1a. Channels store it, so it must never change.
+fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(hash, step)
+}
+
 #[cfg(test)]
 mod tests {
+    use millstream_testkit::lines;
+
     use super::*;
+
+    #[test]
+    fn a_piece_of_a_position_has_the_same_key_when_it_is_made_again_and_another_one_if_it_differs()
+    {
+        let places = Places::of(7 << 64 | 9);
+        let key = |texts: &[&str], number| {
+            let group = texts.iter().map(|text| lines("t", text)).collect();
+            let position = Position { epoch: 1, seq: 3 };
+            let piece = places.piece(group, Some(position), number);
+            let keys = piece.iter().map(|batch| match &batch.origins[..] {
+                [Origin::Chunk(chunk)] => {
+                    assert_eq!((chunk.start, chunk.end), (0, batch.len() as u32));
+                    (chunk.id.clone(), chunk.length, chunk.checksum)
+                }
+                other => panic!("one chunk: {other:?}"),
+            });
+            let mut keys: Vec<_> = keys.collect();
+            keys.dedup();
+            assert_eq!(keys.len(), 1);
+            keys.remove(0)
+        };
+        let first = key(&["a\n", "b\n"], 0);
+        assert_eq!(first, key(&["a\n", "b\n"], 0));
+        assert_ne!(first, key(&["a\n", "c\n"], 0));
+        assert_ne!(first, key(&["a\n", "b\n"], 1));
+    }
 
     #[test]
     fn offsets_have_the_order_of_positions_and_convert_back_to_them() {

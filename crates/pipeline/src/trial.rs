@@ -14,8 +14,8 @@ use crate::{
     processor::{Processor, Task},
 };
 
-/// The size of the pool for the output. Output never waits for memory, so this limits only the free buffers that the pool holds.
-const POOL_BYTES: usize = 64 << 20;
+/// The size of the pool for the output. Output never waits for memory. The size bounds how much the records of a batch may grow.
+const POOL_BYTES: usize = 512 << 20;
 
 /// A processor with one task.
 pub struct Trial {

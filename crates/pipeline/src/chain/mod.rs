@@ -10,6 +10,8 @@
 mod cpu;
 mod maker;
 mod merge;
+mod passage;
+mod portion;
 mod put;
 mod read;
 mod task;
@@ -20,7 +22,7 @@ mod workers;
 use std::{borrow::Cow, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use millstream_record::{Batch, Pool};
+use millstream_record::{Batch, Charge, Pool};
 use tokio::time::timeout;
 
 pub(crate) use maker::ChainMaker;
@@ -60,6 +62,7 @@ pub(crate) struct Chain {
     is_whole: bool,
     /// Whether the present batch is given to a chain again if a processor fails.
     comes_again: bool,
+    pool: Pool,
 }
 
 /// The result of a chain for a batch.
@@ -68,6 +71,20 @@ pub(crate) struct Fed {
     pub(crate) batches: Vec<Batch>,
     /// The batches of rejected records, each with the port by which it leaves.
     pub(crate) rejected: Vec<(Outlet, Batch)>,
+    /// Counts the memory of `batches`; `None` if there are only a few.
+    pub(crate) charge: Option<Charge>,
+}
+
+/// The memory of a batch in bytes, without its body.
+const BATCH_BYTES: usize = 512;
+/// Up to this number, the batches that a chain makes are not charged to the pool: large bodies are in buffers of the pool, and the rest is
+/// small.
+const UNCHARGED_MAX: usize = 64;
+
+/// Charges many batches to the pool. Bodies that are in buffers of the pool are counted twice.
+fn charge(pool: &Pool, batches: &[Batch]) -> Option<Charge> {
+    let bytes = || batches.iter().map(|batch| BATCH_BYTES + batch.len()).sum();
+    (batches.len() > UNCHARGED_MAX).then(|| pool.hold(bytes()))
 }
 
 /// The outlet and the meters of a node in a chain.
@@ -181,6 +198,7 @@ impl Chain {
             is_numbered: ways_meet(&plan) || uses_places,
             is_whole: false,
             comes_again: true,
+            pool: pool.clone(),
             plan,
             nodes,
         })
@@ -212,15 +230,21 @@ impl Chain {
     }
 
     /// Passes a batch through the chain, beginning at the entry with the index `entry`. An entry is a port of another node that leads
-    /// into the chain. After a failure, or if the future is dropped early, the chain must not be used again.
+    /// into the chain. If the batch is a portion of a larger one, `first` is the number of its first record there. After a failure, or if
+    /// the future is dropped early, the chain must not be used again.
     ///
     /// # Errors
     /// The failure or the panic of a processor.
-    pub(crate) async fn feed(&mut self, entry: usize, batch: &Batch) -> Result<Fed, Failure> {
+    pub(crate) async fn feed(
+        &mut self,
+        entry: usize,
+        batch: &Batch,
+        first: u32,
+    ) -> Result<Fed, Failure> {
         let (mut rejected, mut ends) = (Vec::new(), Vec::new());
         let plan = self.plan.clone();
         let numbers = match self.is_numbered {
-            true => (0..batch.count).collect(),
+            true => (first..first.saturating_add(batch.count)).collect(),
             false => [].into(),
         };
         let (batch, hops) = match replay::address(batch) {
@@ -252,8 +276,10 @@ impl Chain {
             }
         }
         let batches = self.in_order(ends).into_iter().map(|piece| piece.batch);
+        let batches: Vec<_> = batches.collect();
         Ok(Fed {
-            batches: batches.collect(),
+            charge: charge(&self.pool, &batches),
+            batches,
             rejected,
         })
     }

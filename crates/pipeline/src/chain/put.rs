@@ -7,15 +7,19 @@
 //! chunk, or a range of a file) passes through the chain alone, so the channel knows the output of each origin. Afterwards, small
 //! batches with the same tag and values are joined again. If a chain filters a whole range of a file, an empty batch remains, so that the
 //! channel learns that the range is done.
+//!
+//! Only if the chain makes very many batches of a group (each record of a large chunk gets another tag), they go to the channel as several
+//! groups. Then each group holds a piece of a chunk with a key of its own, so the channel recognizes the pieces when the chunk is sent
+//! again, and keeps those that are missing.
 
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use millstream_record::{Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin};
+use millstream_record::{Batch, Charge, ChunkOrigin, Encoding, FileId, FileOrigin, Origin};
 use millstream_wire::{lines, msgpack::Walker, split::before_mark};
 use tokio::{sync, task::yield_now};
 
-use super::{Chain, ChainMaker, emptied};
+use super::{Chain, ChainMaker, Fed, emptied, portion::Portions};
 use crate::{
     channel::{BoxFuture, Channel, Entry, Group, Note},
     delivery::Token,
@@ -28,6 +32,9 @@ use crate::{
 
 /// The limit of the joined output of several parts, in bytes.
 const JOINED_BYTES_MAX: usize = 1 << 20;
+
+/// With more batches than this, the output for a group goes to the channel before the rest of the group is processed.
+const OUTPUTS_MAX: usize = 16 << 10;
 
 /// After this many bytes the chain yields to other tasks of the thread.
 const TURN_BYTES: usize = 64 << 10;
@@ -56,6 +63,8 @@ struct Processed {
     /// For each tag with its values, the index of its last output.
     last: ByHead<usize>,
     rejected: Vec<(Outlet, Batch)>,
+    /// Count the memory of the outputs.
+    charges: Vec<Charge>,
 }
 
 impl ChainChannel {
@@ -85,7 +94,13 @@ impl ChainChannel {
         self.feed.channel()
     }
 
-    async fn process(&self, entry: usize, batches: Vec<Batch>) -> Result<Processed, Failure> {
+    /// Passes the batches of a group through the chain. Returns the output that has not gone to the channel yet.
+    async fn process(
+        &self,
+        entry: usize,
+        batches: Vec<Batch>,
+        token: &Token,
+    ) -> Result<Processed, Failure> {
         let lane = &self.lanes[threads::lane() % self.lanes.len()];
         let mut place = lane[entry % lane.len()].lock().await;
         // The chain is put back only after a success, so that a failed chain is not used again.
@@ -98,18 +113,45 @@ impl ChainChannel {
         let (mut processed, mut bytes) = (Processed::default(), 0);
         for batch in batches {
             for part in parts(batch, |file| self.channel().file_mark(file)) {
-                if bytes >= TURN_BYTES {
-                    bytes = 0;
-                    yield_now().await;
+                processed = self.make_room(processed, token).await;
+                let mut piece = ChunkPiece::of(&part);
+                let mut portions = Portions::of(part.batch.clone());
+                while !portions.is_done() {
+                    if bytes >= TURN_BYTES {
+                        bytes = 0;
+                        yield_now().await;
+                    }
+                    if piece.is_divisible && processed.is_large() {
+                        piece.end(&mut processed);
+                        processed = self.make_room(processed, token).await;
+                    }
+                    let (batch, first) = portions.take();
+                    bytes += batch.len();
+                    piece.records.end = first.saturating_add(batch.count);
+                    let fed = chain.feed(entry, &batch, first).await?;
+                    processed.add(&part, fed);
                 }
-                bytes += part.batch.len();
-                let fed = chain.feed(entry, &part.batch).await?;
-                processed.rejected.extend(fed.rejected);
-                processed.add(part, fed.batches);
+                if piece.number > 0 {
+                    piece.end(&mut processed);
+                }
+                processed.end_part(part);
             }
         }
         *place = Some(chain);
         Ok(processed)
+    }
+
+    /// Lets the output go to the channel if it has many batches.
+    async fn make_room(&self, processed: Processed, token: &Token) -> Processed {
+        if !processed.is_large() {
+            return processed;
+        }
+        let parts = processed.parts;
+        self.keep(processed, Token::clone(token)).await;
+        Processed {
+            parts,
+            ..Processed::default()
+        }
     }
 
     async fn accept(&self, group: Group) {
@@ -118,17 +160,21 @@ impl ChainChannel {
             token,
             entry,
         } = group;
-        let mut processed = match self.process(entry.number, batches).await {
-            Ok(processed) => processed,
+        match self.process(entry.number, batches, &token).await {
+            Ok(processed) => self.keep(processed, token).await,
             Err(failure) => {
                 // Dropping the token fails the receipt, and the source sends the group again.
-                let text = format_args!("{failure}; nothing of the group is accepted");
-                return self.reporter.error("processor", text);
+                let text = format_args!("{failure}; the group is not accepted");
+                self.reporter.error("processor", text);
             }
-        };
+        }
+    }
+
+    async fn keep(&self, mut processed: Processed, token: Token) {
         for (outlet, batch) in std::mem::take(&mut processed.rejected) {
             outlet.send_with(batch, Token::clone(&token)).await;
         }
+        let _charges = std::mem::take(&mut processed.charges);
         let batches = processed.batches();
         if batches.is_empty() {
             return token.settle();
@@ -288,24 +334,71 @@ fn slice(batch: &Batch, range: Range<usize>, count: u32) -> Batch {
     }
 }
 
-impl Processed {
-    /// Adds the output of a part, with the origins of the part.
-    fn add(&mut self, part: Part, batches: Vec<Batch>) {
-        self.parts += 1;
-        let Part {
-            batch,
-            chunk,
-            files,
-        } = part;
-        let files: Vec<_> = files.into_iter().map(Origin::File).collect();
-        if batches.is_empty() && !files.is_empty() {
-            let mut empty = emptied(batch);
-            empty.origins = files;
-            return self.push(Output::of(empty, self.parts));
+/// The records of a part whose output goes to the channel in one group.
+struct ChunkPiece<'a> {
+    chunk: Option<&'a ChunkOrigin>,
+    /// Whether the output of the part may go to the channel in several groups. A range of a file is kept as a whole; the sources that have
+    /// ranges send small batches.
+    is_divisible: bool,
+    /// The number of the piece in its part.
+    number: u32,
+    /// The records of the part that belong to the piece.
+    records: Range<u32>,
+}
+
+impl<'a> ChunkPiece<'a> {
+    fn of(part: &'a Part) -> Self {
+        Self {
+            chunk: part.chunk.as_ref(),
+            is_divisible: part.files.is_empty(),
+            number: 0,
+            records: 0..0,
         }
-        let part = self.parts;
+    }
+
+    /// Gives the output for the piece the key of the piece, and begins the next one. The key depends on the range of the records: if the
+    /// chunk is divided in another way when it comes again, its pieces are not taken for pieces that are kept.
+    fn end(&mut self, processed: &mut Processed) {
+        let Range { start, end } = self.records;
+        let outputs = processed.outputs.iter_mut();
+        for origin in outputs.flat_map(|output| &mut output.batch.origins) {
+            if let (Origin::Chunk(chunk), Some(own)) = (origin, self.chunk)
+                && chunk.checksum == own.checksum
+                && chunk.id == own.id
+            {
+                chunk.checksum = piece_checksum(own.checksum, start, end);
+            }
+        }
+        self.number += 1;
+        self.records = end..end;
+    }
+}
+
+/// The checksum that stands for a piece of a chunk with this checksum. Channels store it, so it must never change.
+fn piece_checksum(checksum: u32, start: u32, end: u32) -> u32 {
+    let range = u64::from(start) << 32 | u64::from(end);
+    let mixed = (range ^ (range >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    checksum ^ (mixed >> 32) as u32
+}
+
+impl Processed {
+    fn is_large(&self) -> bool {
+        self.outputs.len() > OUTPUTS_MAX
+    }
+
+    /// Adds output of a part, with the origins of the part.
+    fn add(&mut self, part: &Part, fed: Fed) {
+        let Fed {
+            batches,
+            rejected,
+            charge,
+        } = fed;
+        self.rejected.extend(rejected);
+        self.charges.extend(charge);
+        let number = self.parts;
         for mut batch in batches {
-            let chunk = chunk.as_ref().map(|chunk| ChunkOrigin {
+            let chunk = part.chunk.as_ref().map(|chunk| ChunkOrigin {
                 start: 0,
                 end: length(&batch.body),
                 records: batch.count,
@@ -313,18 +406,32 @@ impl Processed {
             });
             batch.origins = chunk.map(Origin::Chunk).into_iter().collect();
             // A channel keeps or skips a range of a file as a whole batch, so such a batch is never joined with another one.
-            let is_alone = !files.is_empty();
-            batch.origins.extend(files.iter().cloned());
+            let is_alone = !part.files.is_empty();
+            batch
+                .origins
+                .extend(part.files.iter().copied().map(Origin::File));
             // Only the last output with this tag may grow; otherwise records of the tag would change their order.
             match self.last.get(&Head::of(&batch)).copied() {
                 Some(at) if !is_alone && self.outputs[at].takes(&batch) => {
-                    self.outputs[at].join(batch, part);
+                    self.outputs[at].join(batch, number);
                 }
                 _ => self.push(Output {
                     is_alone,
-                    ..Output::of(batch, part)
+                    ..Output::of(batch, number)
                 }),
             }
+        }
+    }
+
+    /// Ends a part. If nothing is left of a range of a file, an empty batch stands for it.
+    fn end_part(&mut self, part: Part) {
+        let number = self.parts;
+        self.parts += 1;
+        let has_output = self.outputs.last().is_some_and(|last| last.part == number);
+        if !has_output && !part.files.is_empty() {
+            let mut empty = emptied(part.batch);
+            empty.origins = part.files.into_iter().map(Origin::File).collect();
+            self.push(Output::of(empty, number));
         }
     }
 

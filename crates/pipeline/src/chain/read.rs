@@ -5,10 +5,15 @@
 //!
 //! A batch that the channel delivers becomes any number of batches. Only the final one has `last` set, so no checkpoint falls between
 //! them. If no record is left, an empty batch is delivered, so that the position is settled. Rejected records are sent before the
-//! output is delivered, and the batch is settled only when they are kept.
+//! output is delivered, and the batch is settled only when they are kept. A large batch passes through the chain in portions
+//! (`portion.rs`), so that only the output of one portion is in memory.
 //!
 //! A reload replaces the chain between two batches ([`Swap`]). If positions that were delivered before the reload are read again, they pass
-//! through the old chain, because a sink may already have sent some of their records under ids derived from the position.
+//! through the old chain, because a sink may already have sent some of their records under ids derived from the position. If the old chain
+//! fails on one of them, this position and all later ones pass through the current chain: the old chain could fail forever.
+//!
+//! When the sink begins another run ([`Reader::resume`]), a durable channel delivers the batches in flight again. From memory they come only
+//! once, so they stay in flight.
 
 use std::{
     collections::VecDeque,
@@ -20,14 +25,18 @@ use std::{
 };
 
 use atomic_waker::AtomicWaker;
-use millstream_record::{Batch, Position};
+use millstream_record::Position;
 
-use super::{Chain, ChainMaker, Fed, emptied};
+use super::{
+    Chain, ChainMaker, emptied,
+    passage::{Output, Passage},
+    portion::Portions,
+};
 use crate::{
     channel::{Bounds, BoxFuture, Delivered, Reader},
-    delivery::Receipt,
+    delivery::Token,
     failure::Failure,
-    outlet::Outlet,
+    plan::ChainPlan,
     replay,
     tags::TagFilter,
 };
@@ -61,7 +70,10 @@ pub(crate) struct ChainReader {
     flights_max: usize,
     /// The number of threads of the chain.
     threads: usize,
-    ready: VecDeque<Delivered>,
+    /// Batches that can be delivered. They come from one flight.
+    ready: Output,
+    /// Whether a part of a batch's output was delivered, and the rest was not.
+    is_within: bool,
     /// The name of the sink. Batches of a replay (rejected records that are sent again) skip the chain if they name this sink.
     sink: Arc<str>,
 }
@@ -122,12 +134,22 @@ impl Swap {
 struct Flight {
     /// The bytes of the batch.
     bytes: usize,
+    position: Option<Position>,
+    /// The token of the batch. The last batch that the chain makes carries it.
+    token: Option<Token>,
+    /// Whether the batch is processed again if its token is dropped ([`Chain::set_comes_again`]).
+    comes_again: bool,
+    /// The plan of the chain; `None` if the batch passes through no chain.
+    plan: Option<Arc<ChainPlan>>,
+    /// Whether the output of earlier portions has left the flight.
+    is_begun: bool,
     state: State,
 }
 
 enum State {
-    Flying(BoxFuture<'static, Result<(Chain, VecDeque<Delivered>), Failure>>),
-    Landed(Result<VecDeque<Delivered>, Failure>),
+    Flying(BoxFuture<'static, Result<(Output, Passage), Failure>>),
+    /// The output, and the passage if portions of the batch are left.
+    Landed(Result<(Output, Option<Passage>), Failure>),
 }
 
 impl ChainReader {
@@ -144,7 +166,8 @@ impl ChainReader {
             flights: VecDeque::new(),
             flights_max: 1,
             threads: 0,
-            ready: VecDeque::new(),
+            ready: Output::default(),
+            is_within: false,
             sink: "".into(),
         }
     }
@@ -225,25 +248,63 @@ impl ChainReader {
 
     /// Starts a batch in a chain of `maker`.
     fn begin(&mut self, maker: &ChainMaker, delivered: Delivered) -> Result<(), Failure> {
+        let Delivered {
+            batch,
+            position,
+            token,
+            entry,
+            last,
+            rejected,
+        } = delivered;
         let is_idle = self.idle.last();
         let chain = match is_idle.is_some_and(|chain| chain.is_of(maker.plan())) {
             true => self.idle.pop(),
             false => None,
         };
-        let mut chain = chain.map_or_else(|| maker.make(), Ok)?;
+        let chain = chain.map_or_else(|| maker.make(), Ok);
+        let mut chain = chain.inspect_err(|_| self.pass_over(maker.plan(), position))?;
         chain.deal_whole();
-        let is_kept = delivered.position.is_some();
-        chain.set_comes_again(is_kept || !delivered.batch.origins.is_empty());
+        let comes_again = position.is_some() || !batch.origins.is_empty();
+        chain.set_comes_again(comes_again);
         self.threads = chain.threads();
         self.flights_max = match self.threads {
             0 => 1,
             threads => IN_FLIGHT.max(threads + AHEAD),
         };
+        let bytes = batch.len();
+        let passage = Passage {
+            portions: Portions::of(batch),
+            chain,
+            entry: entry.number,
+            position,
+            last,
+            held: None,
+            rejected,
+        };
         self.flights.push_back(Flight {
-            bytes: delivered.batch.len(),
-            state: State::Flying(Box::pin(process(chain, delivered))),
+            bytes,
+            position,
+            token,
+            comes_again,
+            plan: Some(maker.plan().clone()),
+            is_begun: false,
+            state: State::Flying(Box::pin(passage.proceed())),
         });
         Ok(())
+    }
+
+    /// Called when the chain of a position has failed. If a reload has replaced the chain, this position and all later ones pass through
+    /// the current chain when they are read again. Otherwise the sink could fail on the position forever, although the reload may have
+    /// mended the processor.
+    fn pass_over(&mut self, plan: &Arc<ChainPlan>, failed: Option<Position>) {
+        let present = self.stages.back().and_then(|stage| stage.maker.as_ref());
+        if failed.is_none() || present.is_some_and(|maker| Arc::ptr_eq(maker.plan(), plan)) {
+            return;
+        }
+        let before = failed.map(Position::before);
+        for stage in &mut self.stages {
+            stage.after = stage.after.min(before);
+        }
     }
 
     /// Whether a chain belongs to the current stage, so that later batches can use it.
@@ -255,7 +316,8 @@ impl ChainReader {
     /// Whether batches can be delivered directly: none is in flight, and no stage has a chain.
     fn is_direct(&self) -> bool {
         let has_none = |stage: &Stage| stage.maker.is_none();
-        self.flights.is_empty() && self.ready.is_empty() && self.stages.iter().all(has_none)
+        let is_empty = self.flights.is_empty() && self.ready.batches.is_empty();
+        is_empty && self.stages.iter().all(has_none)
     }
 
     /// Polls for the next batch and delivers it without a chain. But a batch from a memory channel may hold a chain that a reload has
@@ -279,7 +341,7 @@ impl ChainReader {
 
     /// Whether no further batch may be read until one in flight is delivered.
     fn is_full(&self) -> bool {
-        let in_flight = self.flights.len() + usize::from(!self.ready.is_empty());
+        let in_flight = self.flights.len() + usize::from(!self.ready.batches.is_empty());
         let bytes: usize = self.flights.iter().map(|flight| flight.bytes).sum();
         in_flight >= self.flights_max || bytes >= IN_FLIGHT_BYTES && in_flight >= self.threads
     }
@@ -292,7 +354,7 @@ impl ChainReader {
         let mut is_ended = false;
         loop {
             self.poll_flights(context);
-            if self.ready.is_empty() {
+            if self.ready.batches.is_empty() {
                 self.take_landed()?;
             }
             if self.is_full() {
@@ -303,12 +365,7 @@ impl ChainReader {
                     self.read = self.read.max(delivered.position);
                     match self.route(delivered) {
                         (delivered, Some(maker)) => self.begin(&maker, delivered)?,
-                        (delivered, None) => {
-                            self.flights.push_back(Flight {
-                                bytes: delivered.batch.len(),
-                                state: State::Landed(Ok([delivered].into())),
-                            });
-                        }
+                        (delivered, None) => self.flights.push_back(Flight::landed(delivered)),
                     }
                 }
                 Poll::Ready(None) => {
@@ -318,96 +375,118 @@ impl ChainReader {
                 Poll::Pending => break,
             }
         }
-        match self.ready.pop_front() {
+        match self.ready.batches.pop_front() {
             None if is_ended && self.flights.is_empty() => Poll::Ready(Ok(None)),
             None => Poll::Pending,
             delivered => Poll::Ready(Ok(delivered)),
         }
     }
 
-    /// Polls all batches in flight.
+    /// Polls all batches in flight. The next portion of a batch waits until the output of the previous one is delivered.
     fn poll_flights(&mut self, context: &mut Context<'_>) {
+        let has_output = !self.ready.batches.is_empty();
         for flight in &mut self.flights {
             let State::Flying(flying) = &mut flight.state else {
                 continue;
             };
+            if flight.is_begun && has_output {
+                continue;
+            }
             if let Poll::Ready(landed) = flying.as_mut().poll(context) {
-                let landed = landed.map(|(chain, outputs)| {
-                    // A chain that a reload replaced is dropped here, which ends its tasks.
-                    if Self::is_present(&self.stages, &chain) {
-                        self.idle.push(chain);
+                let landed = landed.map(|(output, passage)| {
+                    if !passage.portions.is_done() {
+                        return (output, Some(passage));
                     }
-                    outputs
+                    // A chain that a reload replaced is dropped here, which ends its tasks.
+                    if Self::is_present(&self.stages, &passage.chain) {
+                        self.idle.push(passage.chain);
+                    }
+                    (output, None)
                 });
                 flight.state = State::Landed(landed);
             }
         }
     }
 
-    /// Takes the output of the oldest batch in flight, if it is done.
+    /// Takes the output of the oldest batch in flight, if there is any. The batch stays in flight if portions of it are left.
     fn take_landed(&mut self) -> Result<(), Failure> {
         let is_landed = |flight: &mut Flight| matches!(flight.state, State::Landed(_));
-        if let Some(Flight {
-            state: State::Landed(landed),
-            ..
-        }) = self.flights.pop_front_if(is_landed)
-        {
-            self.ready = landed?;
+        let Some(mut flight) = self.flights.pop_front_if(is_landed) else {
+            return Ok(());
+        };
+        let State::Landed(landed) = flight.state else {
+            return Ok(());
+        };
+        let (mut output, rest) = landed.inspect_err(|_| {
+            if let Some(plan) = &flight.plan {
+                self.pass_over(plan, flight.position);
+            }
+        })?;
+        output.comes_again = flight.comes_again;
+        match rest {
+            None => {
+                if let Some(last) = output.batches.back_mut() {
+                    last.token = flight.token;
+                }
+            }
+            Some(passage) => {
+                flight.state = State::Flying(Box::pin(passage.proceed()));
+                flight.is_begun = true;
+                self.flights.push_front(flight);
+            }
         }
+        self.ready = output;
         Ok(())
     }
+
+    /// Prepares the batches from memory for another run of the sink. They stay, because nothing delivers them again. But if the earlier run got
+    /// a part of a batch's output and not the rest, the batch fails: its source sends it again, or, if it cannot, the rest is delivered.
+    fn keep_waiting(&mut self) {
+        if !std::mem::take(&mut self.is_within) {
+            return;
+        }
+        let is_begun = |flight: &mut Flight| flight.is_begun;
+        if self.ready.comes_again {
+            self.ready = Output::default();
+            self.flights.pop_front_if(is_begun);
+            return;
+        }
+        if let Some(last) = self.ready.batches.back_mut() {
+            last.token = None;
+        }
+        if let Some(rest) = self.flights.front_mut().filter(|flight| flight.is_begun) {
+            rest.token = None;
+        }
+    }
 }
 
-/// Passes a delivered batch through the chain.
-async fn process(
-    mut chain: Chain,
-    delivered: Delivered,
-) -> Result<(Chain, VecDeque<Delivered>), Failure> {
-    let entry = delivered.entry.number;
-    let Fed { batches, rejected } = chain.feed(entry, &delivered.batch).await?;
-    let receipts = send_all(rejected).await;
-    let mut outputs = outputs(delivered, batches);
-    if let Some(last) = outputs.back_mut() {
-        last.rejected = receipts;
+impl Flight {
+    /// A batch that passes through no chain.
+    fn landed(mut delivered: Delivered) -> Self {
+        let (bytes, token) = (delivered.batch.len(), delivered.token.take());
+        let position = delivered.position;
+        let comes_again = position.is_some() || !delivered.batch.origins.is_empty();
+        Self {
+            bytes,
+            position,
+            token,
+            comes_again,
+            plan: None,
+            is_begun: false,
+            state: State::Landed(Ok((Output::of(delivered), None))),
+        }
     }
-    Ok((chain, outputs))
-}
-
-async fn send_all(rejected: Vec<(Outlet, Batch)>) -> Vec<Receipt> {
-    let mut receipts = Vec::with_capacity(rejected.len());
-    for (outlet, batch) in rejected {
-        receipts.push(outlet.send(batch, true).await);
-    }
-    receipts
-}
-
-/// Returns the batches that the chain made from `delivered`, at least one. The last one carries the token.
-fn outputs(delivered: Delivered, batches: Vec<Batch>) -> VecDeque<Delivered> {
-    let Delivered {
-        batch,
-        position,
-        token,
-        last,
-        ..
-    } = delivered;
-    let output = |batch| Delivered {
-        last: false,
-        ..Delivered::new(batch, position, None)
-    };
-    let mut outputs: VecDeque<_> = batches.into_iter().map(output).collect();
-    if outputs.is_empty() {
-        outputs.push_back(output(emptied(batch)));
-    }
-    if let Some(end) = outputs.back_mut() {
-        (end.token, end.last) = (token, last);
-    }
-    outputs
 }
 
 impl Reader for ChainReader {
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
+        if self.read.is_none() {
+            self.keep_waiting();
+            return self.reader.resume(after);
+        }
         self.flights.clear();
-        self.ready.clear();
+        self.ready = Output::default();
+        self.is_within = false;
         self.idle.clear();
         // Positions that were not delivered pass through the current chain. The old one may have failed on them.
         for stage in &mut self.stages {
@@ -426,6 +505,7 @@ impl Reader for ChainReader {
         };
         if let Poll::Ready(Ok(Some(delivered))) = &polled {
             self.given = self.given.max(delivered.position);
+            self.is_within = !delivered.last;
         }
         polled
     }

@@ -35,6 +35,11 @@ impl<'a> Buffers<'a> {
         }
     }
 
+    /// The bound of the pool.
+    pub(super) fn bytes_max(&self) -> usize {
+        self.pool.bytes_max()
+    }
+
     fn body(&mut self) -> Body {
         match self.pooled.checked_sub(1) {
             None => Body::Allocated(Vec::new()),

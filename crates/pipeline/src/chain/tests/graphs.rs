@@ -374,7 +374,7 @@ fn run(
     }
     let mut outcome = Outcome::default();
     for (entry, texts) in batches {
-        let fed = block_on(chain.feed(*entry, &batch_of(texts, packed))).unwrap();
+        let fed = block_on(chain.feed(*entry, &batch_of(texts, packed), 0)).unwrap();
         for batch in &fed.batches {
             let records = plain(batch);
             assert_eq!(batch.count as usize, records.len());

@@ -1,6 +1,8 @@
 //! Tests of chains: how batches pass through the processors, and the two adapters that run a chain in front of a channel or a sink.
 
+mod again;
 mod graphs;
+mod large;
 
 use std::{
     future::poll_fn,
@@ -259,7 +261,7 @@ fn a_batch_passes_through_all_processors_in_order_and_along_the_tags() {
     let (context, _) = contexts(&meters);
     let contexts = [context[0].clone(), context[0].clone()];
     let mut chain = maker(plan, contexts.to_vec()).make().unwrap();
-    let mut feed = |entry, batch: Batch| now(chain.feed(entry, &batch)).unwrap();
+    let mut feed = |entry, batch: Batch| now(chain.feed(entry, &batch, 0)).unwrap();
     let fed = feed(0, batch("t", "a1\nb\na2\n"));
     // The branches meet at the consumer, where the records are put back in order.
     let expected = [("t", "a1\nb\na2\n".to_owned(), 3)];
@@ -286,7 +288,7 @@ fn a_processor_that_waits_is_busy_but_uses_little_cpu_time() {
     let (contexts, _) = contexts(&meters);
     let mut chain = maker(plan, contexts).make().unwrap();
     for _ in 0..10 {
-        now(chain.feed(0, &batch("t", "a\n"))).unwrap();
+        now(chain.feed(0, &batch("t", "a\n"), 0)).unwrap();
     }
     let busy = meters.value("first", "busy_microseconds");
     let cpu = meters.value("first", "cpu_microseconds");
@@ -596,7 +598,7 @@ fn the_place_of_a_record_does_not_depend_on_the_number_of_tasks() {
         let (mut both, _) = contexts(&Meters::default());
         both.push(both[0].reporting(true));
         let mut chain = maker(Arc::new(plan), both).make().unwrap();
-        let fed = block_on(chain.feed(0, &batch)).unwrap();
+        let fed = block_on(chain.feed(0, &batch, 0)).unwrap();
         let tags = fed.batches.iter().map(|batch| batch.tag.as_str());
         let mut places: Vec<u32> = tags.map(|tag| tag.parse().unwrap()).collect();
         places.sort_unstable();
@@ -607,8 +609,8 @@ fn the_place_of_a_record_does_not_depend_on_the_number_of_tasks() {
 
 #[test]
 fn a_group_with_very_many_tags_takes_time_in_proportion_to_their_number() {
-    // Few enough that the chain does not yield to other tasks between the batches.
-    const TAGS: usize = 30_000;
+    // Few enough that the chain does not yield to other tasks between the batches, and that the output is one group.
+    const TAGS: usize = 16_000;
     let mut plan = Arc::into_inner(simple()).unwrap();
     plan.nodes[0].processor = Arc::new(ByPlace);
     let held = Arc::new(Held::default());
@@ -618,7 +620,7 @@ fn a_group_with_very_many_tags_takes_time_in_proportion_to_their_number() {
     // A comparison with each of the other tags would take minutes.
     let started = Instant::now();
     put(&channel, vec![all.clone(), all]);
-    assert!(started.elapsed() < Duration::from_secs(40));
+    assert!(started.elapsed() < Duration::from_secs(20));
     let group = held.take().remove(0);
     assert_eq!(group.batches.len(), TAGS);
     assert!(group.batches.iter().all(|batch| batch.count == 2));
