@@ -84,6 +84,9 @@ impl ChannelConfig for Config {
     }
 }
 
+/// A batch counts as at least this many bytes in a queue: the memory of a batch without its body.
+const BATCH_BYTES: usize = 256;
+
 /// The queues in front of one consumer. Data thread `k` puts its batches into lane `k`.
 pub struct MemoryChannel {
     lanes: Vec<Lane>,
@@ -151,8 +154,8 @@ impl Channel for MemoryChannel {
                 entry,
             } = group;
             for batch in batches {
-                // A batch that is larger than the queue takes all room of the queue. An empty batch counts as one byte.
-                let bytes = batch.len().clamp(1, lane.room_bytes);
+                // A batch that is larger than the queue takes all room of the queue.
+                let bytes = batch.len().max(BATCH_BYTES).min(lane.room_bytes);
                 let Ok(room) = lane.room.acquire_many(bytes as u32).await else {
                     return;
                 };
