@@ -21,6 +21,7 @@ pub use compiling::{Session as Compiling, has_command as has_compiler, serve as 
 pub use exec::fuzzing;
 pub use exec::kill_all as kill_programs;
 use millstream_pipeline::node::Component;
+pub use millstream_vrl::bound_memory;
 
 /// All processors.
 pub const COMPONENTS: &[Component] = &[

@@ -147,6 +147,9 @@ impl Predicate {
     }
 }
 
+/// Does nothing, because no program runs.
+pub fn bound_memory(_memory_max: usize) {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,7 +27,8 @@ use vrl::{
 use crate::checks::Check;
 
 /// The arguments that are checked: function, name of the argument, check.
-const ARGUMENTS: [(&str, &str, Check); 17] = [
+const ARGUMENTS: [(&str, &str, Check); 21] = [
+    ("chunks", "value", Check::Parts),
     ("encode_key_value", "value", Check::Keys),
     ("encode_key_value", "key_value_delimiter", Check::Delimiter),
     ("encode_key_value", "field_delimiter", Check::Delimiter),
@@ -35,12 +36,15 @@ const ARGUMENTS: [(&str, &str, Check); 17] = [
     ("format_number", "scale", Check::Scale),
     ("parse_cbor", "value", Check::Cbor),
     ("parse_cef", "value", Check::Cef),
+    ("parse_csv", "value", Check::Parts),
     ("parse_duration", "value", Check::Duration),
     ("parse_influxdb", "value", Check::InfluxDb),
     ("parse_json", "value", Check::Json),
     ("parse_key_value", "value", Check::KeyValue),
     ("parse_logfmt", "value", Check::KeyValue),
+    ("parse_query_string", "value", Check::Parts),
     ("parse_ruby_hash", "value", Check::RubyHash),
+    ("parse_tokens", "value", Check::Parts),
     ("parse_xml", "value", Check::Xml),
     ("parse_yaml", "value", Check::Yaml),
     ("tag_types_externally", "value", Check::Tags),

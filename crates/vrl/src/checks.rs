@@ -50,6 +50,8 @@ pub(crate) enum Check {
     Json,
     /// [`texts::key_value`]
     KeyValue,
+    /// [`texts::parts`]
+    Parts,
     /// [`texts::ruby_hash`]
     RubyHash,
     /// [`texts::xml`]
@@ -75,6 +77,7 @@ pub(crate) fn functions() -> impl Iterator<Item = Box<dyn Function>> {
         Check::InfluxDb,
         Check::Json,
         Check::KeyValue,
+        Check::Parts,
         Check::RubyHash,
         Check::Xml,
         Check::Yaml,
@@ -115,6 +118,7 @@ impl Check {
             (Self::InfluxDb, _) => text(texts::influxdb),
             (Self::Json, _) => text(texts::json),
             (Self::KeyValue, _) => text(texts::key_value),
+            (Self::Parts, _) => text(texts::parts),
             (Self::RubyHash, _) => text(texts::ruby_hash),
             (Self::Xml, _) => text(texts::xml),
             (Self::Yaml, _) => text(texts::yaml),
@@ -139,6 +143,7 @@ impl Function for Check {
             Self::InfluxDb => "an InfluxDB text",
             Self::Json => "a JSON text",
             Self::KeyValue => "a key=value text",
+            Self::Parts => "a text of many parts",
             Self::RubyHash => "a Ruby hash",
             Self::Xml => "an XML text",
             Self::Yaml => "a YAML text",

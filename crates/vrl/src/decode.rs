@@ -1,7 +1,7 @@
 //! Decodes MessagePack to VRL values. Texts are slices of the body, without a copy.
 //!
 //! Recursion is bounded by [`DEPTH_MAX`], because dropping and encoding a value recurses as well. The memory of maps and arrays is
-//! bounded by [`MEMORY_MAX`], because many small maps take far more memory than their bytes.
+//! bounded by [`memory_max`], because many small maps take far more memory than their bytes.
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -13,7 +13,7 @@ use vrl::{
 
 use crate::{
     DEPTH_MAX,
-    weight::{self, ELEMENT, MEMORY_MAX},
+    weight::{self, ELEMENT, memory_max},
 };
 
 /// Ext type of the timestamp that the MessagePack specification defines (4, 8 or 12 bytes).
@@ -24,7 +24,7 @@ const TIMESTAMP: i8 = -1;
 pub(crate) enum Undecodable {
     /// It nests deeper than [`DEPTH_MAX`].
     Deep,
-    /// Its maps and arrays would take more than [`MEMORY_MAX`].
+    /// Its maps and arrays would take more than [`memory_max`].
     Large,
     /// It is not valid MessagePack. This does not happen, because the fields of a batch are always valid.
     Malformed,
@@ -48,13 +48,13 @@ pub(crate) fn value(body: &Bytes, at: usize) -> Result<Value, Undecodable> {
     if text.end <= body.len() {
         return Ok(Value::Bytes(body.slice(text)));
     }
-    let mut left = MEMORY_MAX;
+    let mut left = memory_max();
     any(body, &mut Reader::at(body, at), DEPTH_MAX, &mut left)
 }
 
 /// Decodes the map at offset `at` of `body`. Its values may nest [`DEPTH_MAX`] deep.
 pub(crate) fn record(body: &Bytes, at: usize) -> Result<ObjectMap, Undecodable> {
-    let mut left = MEMORY_MAX;
+    let mut left = memory_max();
     map(body, &mut Reader::at(body, at), DEPTH_MAX, &mut left)
 }
 
@@ -119,6 +119,7 @@ fn map(
 
 fn take(left: &mut usize, bytes: usize) -> Result<(), Undecodable> {
     *left = left.checked_sub(bytes).ok_or(Undecodable::Large)?;
+    weight::note(memory_max().saturating_sub(*left));
     Ok(())
 }
 

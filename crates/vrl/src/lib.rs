@@ -89,7 +89,7 @@ mod rig;
 mod tests;
 
 #[cfg(not(feature = "vrl"))]
-pub use absent::{Condition, Predicate, Program, Remap};
+pub use absent::{Condition, Predicate, Program, Remap, bound_memory};
 pub use diagnostic::Diagnostic;
 pub use options::Options;
 pub use outcome::{Moved, Outcome};
@@ -99,6 +99,8 @@ pub use predicate::Predicate;
 pub use program::{Condition, Program};
 #[cfg(feature = "vrl")]
 pub use remap::Remap;
+#[cfg(feature = "vrl")]
+pub use weight::bound_memory;
 
 /// The deepest nesting of a value that a program reads or writes, the same as in `parse_json`. Other fields may nest to any depth.
 pub const DEPTH_MAX: usize = 128;

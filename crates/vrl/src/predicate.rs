@@ -54,6 +54,7 @@ impl Predicate {
     /// # Errors
     /// If the condition fails on this record; the text is the reason. Such a record does not match.
     pub fn matches(&mut self, start: usize) -> Result<bool, String> {
+        let _run = weight::Run::begin();
         let result = self
             .record
             .open(start)

@@ -12,8 +12,12 @@ use vrl::{
 };
 
 use crate::{
-    DEPTH_MAX, Moved, Outcome, decode::Undecodable, encode::TooDeep, program::Program,
-    target::Record, weight::MEMORY_MAX,
+    DEPTH_MAX, Moved, Outcome,
+    decode::Undecodable,
+    encode::TooDeep,
+    program::Program,
+    target::Record,
+    weight::{self, memory_max},
 };
 
 /// A program with the state to run it. Each task has its own `Remap`, because compiled regexes are fastest when threads do not
@@ -67,6 +71,7 @@ impl Remap {
     /// Runs the program on the record at the offset `start` of the batch, and appends the resulting records to `out` as packed
     /// entries. After that, [`Remap::next`] returns the offset of the next record, so that a batch is walked only once.
     pub fn run(&mut self, start: usize, out: &mut Vec<u8>) -> Outcome {
+        let _run = weight::Run::begin();
         self.moved = None;
         let before = out.len();
         let outcome = match self.record.open(start) {
@@ -179,7 +184,8 @@ pub(crate) fn unreadable(why: Undecodable) -> String {
             format!("a field that the program reads nests deeper than {DEPTH_MAX} levels")
         }
         Undecodable::Large => {
-            format!("the fields that the program reads take more than {MEMORY_MAX} bytes")
+            let most = memory_max();
+            format!("the fields that the program reads take more than {most} bytes")
         }
         Undecodable::Malformed => "the record is not MessagePack".to_owned(),
     }

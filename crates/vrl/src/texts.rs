@@ -13,8 +13,10 @@ use crate::{
     weight::{self, ELEMENT},
 };
 
-/// Texts up to this length are parsed without an estimate, because their values cannot take more than [`weight::MEMORY_MAX`].
-const SMALL: usize = 1 << 20;
+/// Texts up to this length are parsed without an estimate, because their values take little memory: 150 times as much at most.
+const SMALL: usize = 64 << 10;
+/// The most bytes of values that a byte of a text can become: an element of an array, or a small part of the text with its allocation.
+const PART: usize = ELEMENT + 48;
 /// The bytes of an array with one element, which has room for four.
 const ARRAY: usize = 4 * ELEMENT;
 /// The maximum length of a duration. The parser copies the rest of the text for each of its parts.
@@ -33,6 +35,11 @@ const ALIASES_MAX: usize = 8;
 
 pub(crate) fn duration(text: &[u8]) -> Result<(), String> {
     within(text.len(), DURATION_MAX, "bytes in a duration")
+}
+
+/// Each byte may become a value of its own.
+pub(crate) fn parts(text: &[u8]) -> Result<(), String> {
+    memory(text.len().saturating_mul(PART))
 }
 
 pub(crate) fn cef(text: &[u8]) -> Result<(), String> {

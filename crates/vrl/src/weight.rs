@@ -2,14 +2,81 @@
 //!
 //! The estimate counts the parts of a value, not the bytes of its text. A map in memory is a tree whose smallest node has room for 11
 //! fields: a list of small maps takes far more memory than their text.
+//!
+//! The limit for a value is a part of `memory_max`, because a program may copy the value. And only one thread at a time runs a program on a
+//! record with large values: the others wait until it has finished the record.
+
+use std::{
+    cell::RefCell,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use vrl::value::Value;
 
 use crate::DEPTH_MAX;
 
-/// The limit for a value that a program could let grow: what closures read, and results that can be much larger than the record.
+/// The most that [`memory_max`] returns, and what it returns until [`bound_memory`] is called.
 pub(crate) const MEMORY_MAX: usize = 256 << 20;
+/// The least that it returns.
+const MEMORY_LEAST: usize = 32 << 20;
+/// The part of the memory of all queues and batches that a value may take.
+const MEMORY_PART: usize = 8;
+/// Values above this size are large: one thread at a time has some.
+const LARGE: usize = 8 << 20;
+
+static MEMORY: AtomicUsize = AtomicUsize::new(MEMORY_MAX);
+static LARGE_VALUES: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// `None` outside of a run. In a run: the right to have large values, once the run has some.
+    static RUN: RefCell<Option<Option<MutexGuard<'static, ()>>>> = const { RefCell::new(None) };
+}
+
+/// Bounds the values of all programs for a process in which all queues and batches together may take `memory_max` bytes. Call this before
+/// the first record: for the same configuration, a replay must have the same limit.
+pub fn bound_memory(memory_max: usize) {
+    MEMORY.store(part_of(memory_max), Ordering::Relaxed);
+}
+
+fn part_of(memory_max: usize) -> usize {
+    (memory_max / MEMORY_PART).clamp(MEMORY_LEAST, MEMORY_MAX)
+}
+
+/// The limit for a value that a program could let grow: what closures read, and results that can be much larger than the record.
+pub(crate) fn memory_max() -> usize {
+    MEMORY.load(Ordering::Relaxed)
+}
+
+/// A run of a program on one record.
+pub(crate) struct Run(());
+
+impl Run {
+    pub(crate) fn begin() -> Self {
+        RUN.set(Some(None));
+        Self(())
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        RUN.set(None);
+    }
+}
+
+/// Notes that the run has values of `bytes` bytes. If they are large, waits until no other run has large ones.
+pub(crate) fn note(bytes: usize) {
+    if bytes > LARGE {
+        RUN.with_borrow_mut(|run| {
+            if let Some(right @ None) = run {
+                *right = Some(LARGE_VALUES.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        });
+    }
+}
 /// The deepest nesting of a value that a closure reads. A record may have [`DEPTH_MAX`] levels, and the program may add some.
 pub(crate) const READ_DEPTH_MAX: usize = 2 * DEPTH_MAX;
 
@@ -29,7 +96,7 @@ pub(crate) fn map(fields: usize) -> usize {
 /// Returns the estimated bytes of a value.
 ///
 /// # Errors
-/// If they exceed [`MEMORY_MAX`], or if the value nests deeper than [`READ_DEPTH_MAX`]. The text says which.
+/// If they exceed [`memory_max`], or if the value nests deeper than [`READ_DEPTH_MAX`]. The text says which.
 pub(crate) fn of(value: &Value) -> Result<usize, String> {
     add(value, ELEMENT, READ_DEPTH_MAX)
 }
@@ -61,10 +128,49 @@ fn add(value: &Value, sum: usize, depth: usize) -> Result<usize, String> {
     }
 }
 
-/// Returns `bytes`, or an error if they exceed [`MEMORY_MAX`].
+/// Returns `bytes`, or an error if they exceed [`memory_max`].
 pub(crate) fn within(bytes: usize) -> Result<usize, String> {
-    match bytes > MEMORY_MAX {
-        true => Err(format!("a value takes more than {MEMORY_MAX} bytes")),
-        false => Ok(bytes),
+    let most = memory_max();
+    if bytes > most {
+        return Err(format!("a value takes more than {most} bytes"));
+    }
+    note(bytes);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc::channel, thread, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn the_limit_is_a_part_of_the_memory_within_bounds() {
+        assert_eq!(part_of(128 << 20), 32 << 20);
+        assert_eq!(part_of(1 << 30), 128 << 20);
+        assert_eq!(part_of(1 << 40), 256 << 20);
+    }
+
+    #[test]
+    fn one_run_at_a_time_has_large_values() {
+        let run = Run::begin();
+        note(LARGE + 1);
+        let (sender, noted) = channel();
+        let other = thread::spawn(move || {
+            let _run = Run::begin();
+            // Values that are not large do not wait.
+            note(LARGE);
+            sender.send(LARGE).unwrap();
+            note(LARGE + 1);
+            sender.send(LARGE + 1).unwrap();
+        });
+        assert_eq!(noted.recv(), Ok(LARGE));
+        assert!(noted.recv_timeout(Duration::from_millis(100)).is_err());
+        drop(run);
+        assert_eq!(noted.recv(), Ok(LARGE + 1));
+        other.join().unwrap();
+        // Outside of a run, such as while a program is compiled, nothing waits.
+        let _other = LARGE_VALUES.lock();
+        note(LARGE + 1);
     }
 }

@@ -225,6 +225,7 @@ impl Run {
             open_memory: MemoryChannel::open,
             meters: Meters::default(),
         };
+        millstream_processors::bound_memory(loaded.plan.settings.memory_max);
         let descriptions = Descriptions::new(&loaded.plan, &loaded.entries);
         let (running, reloader) = launch(loaded.plan, start).await?;
         drop(held);

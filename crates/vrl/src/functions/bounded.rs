@@ -18,7 +18,7 @@ use vrl::{
 
 use crate::{
     DEPTH_MAX,
-    weight::{self, MEMORY_MAX},
+    weight::{self, ELEMENT, memory_max},
 };
 
 /// The limit in bytes of results that can be much larger than the record: as large as the largest record.
@@ -110,6 +110,38 @@ pub(super) fn replace(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resol
         }
     }
     replaced.finish()
+}
+
+/// The bytes that the allocation of a text takes beside the text.
+const ALLOCATED: usize = 48;
+
+/// `split(value, pattern, limit)`, with a limit on the memory of the parts.
+pub(super) fn split(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let [Some(value), Some(pattern), limit] = arguments else {
+        return Err("an argument of `split` is missing".into());
+    };
+    let text = value.try_bytes_utf8_lossy()?;
+    let limit = limit
+        .clone()
+        .map_or(Ok(i64::MAX), VrlValueConvert::try_integer)?;
+    // As in the original, a negative limit is 0.
+    let limit = usize::try_from(limit.max(0)).unwrap_or(usize::MAX);
+    match pattern {
+        Value::Regex(regex) => collect(regex.splitn(&text, limit)),
+        pattern => collect(text.splitn(limit, &*pattern.try_bytes_utf8_lossy()?)),
+    }
+}
+
+/// Collects the parts of a text. Fails if they take too much memory.
+fn collect<'a>(texts: impl Iterator<Item = &'a str>) -> Resolved {
+    let (mut parts, mut bytes) = (Vec::new(), 0_usize);
+    for text in texts {
+        let allocated = if text.is_empty() { 0 } else { ALLOCATED };
+        bytes = bytes.saturating_add(ELEMENT + allocated + text.len());
+        weight::within(bytes)?;
+        parts.push(Value::from(text));
+    }
+    Ok(Value::Array(parts))
 }
 
 /// `sieve(value, permitted_characters, replace_single, replace_repeated)`, with a limit on the result.
@@ -394,7 +426,7 @@ impl Expression for Unnest {
         // Each record has at least the field with its item.
         let copy = weight::of(&rest)? + weight::map(1);
         weight::within(copy.saturating_mul(items.len()))
-            .map_err(|_| format!("the records would take more than {MEMORY_MAX} bytes"))?;
+            .map_err(|_| format!("the records would take more than {} bytes", memory_max()))?;
         let with = |item| {
             let mut record = rest.clone();
             record.insert(path, item);

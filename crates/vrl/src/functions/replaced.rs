@@ -121,6 +121,11 @@ const ALL: &[Replacement] = &[
         work: bounded::sieve,
     },
     Replacement {
+        name: "split",
+        arguments: &["value", "pattern", "limit"],
+        work: bounded::split,
+    },
+    Replacement {
         name: "zip",
         arguments: &["array_0", "array_1"],
         work: bounded::zip,

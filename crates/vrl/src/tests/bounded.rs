@@ -47,6 +47,34 @@ fn decompression_bombs_are_errors() {
 }
 
 #[test]
+fn split_works_as_in_vrl_and_the_memory_of_its_parts_is_bounded() {
+    for (program, expected) in [
+        (r#".v = split!(.v, ",")"#, r#"["a","","b"]"#),
+        (r#".v = split!(.v, ",", 2)"#, r#"["a",",b"]"#),
+        (r#".v = split!(.v, ",", limit: 0)"#, "[]"),
+        (r#".v = split!(.v, ",", limit: -1)"#, "[]"),
+        (r#".v = split!(.v, r',+')"#, r#"["a","b"]"#),
+        (r#".v = split!(.v, r',+', 1)"#, r#"["a,,b"]"#),
+        (r#".v = split!(.v, "x")"#, r#"["a,,b"]"#),
+    ] {
+        let found = changed(program, r#"{"v":"a,,b"}"#).unwrap();
+        assert_eq!(found, format!(r#"{{"v":{expected}}}"#), "{program}");
+    }
+    let commas = vec![b','; 12 << 20];
+    for program in [
+        r#".x = split!(.v, ",")"#,
+        r#".x = split!(.v, r',')"#,
+        ".x = chunks!(.v, 1)",
+        ".x = parse_csv!(.v)",
+        ".x = parse_tokens!(.v)",
+        ".x = parse_query_string!(.v)",
+    ] {
+        let why = failure(program, &commas);
+        assert!(why.contains("take more than"), "{program}: {why}");
+    }
+}
+
+#[test]
 fn replace_works_as_in_vrl_and_its_result_is_bounded() {
     for (program, expected) in [
         (r#".v = replace!(.v, "b", "x")"#, "axxa a"),
