@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millstream_config::Size;
 use millstream_pipeline::{failure::Failure, output::Out, processor::Task, redact};
 use millstream_record::Batch;
 use millstream_wire::record::records;
@@ -47,6 +48,8 @@ pub(super) struct Executing {
     answers: Answers,
     staged: Staged,
     outgoing: Outgoing,
+    /// The limit for the answers to the present batch: `answers_max`, or less if a small `memory_max` leaves no room for so much.
+    answers_max: Size,
 }
 
 /// The back-off between starts of the program.
@@ -89,6 +92,7 @@ impl Executing {
             answers: Answers::new(shared.format),
             staged: Staged::default(),
             outgoing: Outgoing::default(),
+            answers_max: shared.answers_max,
             shared,
         })
     }
@@ -196,7 +200,7 @@ impl Executing {
         let started = Instant::now();
         let mut deadline = started + shared.timeout.as_duration();
         loop {
-            if window.stage(answers, staged, shared.answers_max)? {
+            if window.stage(answers, staged, self.answers_max)? {
                 program.answered();
                 shared.is_proven.store(true, Ordering::Relaxed);
                 (self.restart.wait, self.restart.unread) = (WAIT_FIRST, 0);
@@ -212,8 +216,8 @@ impl Executing {
             answers.release();
             let sent = program.exchange(outgoing.unsent(), &mut answers.buffer, deadline)?;
             outgoing.advance(sent);
-            if answers.pending() > shared.answers_max.as_usize() {
-                return Err(Cause::Large(shared.answers_max));
+            if answers.pending() > self.answers_max.as_usize() {
+                return Err(Cause::Large(self.answers_max));
             }
         }
         let settle = match settles {
@@ -299,6 +303,8 @@ impl Task for Executing {
             return Ok(());
         }
         self.staged.clear();
+        let left = Size::bytes(out.left_bytes() as u64);
+        self.answers_max = self.shared.answers_max.min(left);
         if let Some(cause) = self.all_at_once(batch)? {
             let is_sure = matches!(cause, Cause::Closed | Cause::StoppedReading);
             self.one_by_one(batch, !is_sure, out.comes_again())?;
