@@ -50,7 +50,7 @@ pub(crate) enum Check {
     Json,
     /// [`texts::key_value`]
     KeyValue,
-    /// [`texts::parts`]
+    /// [`texts::bytes`]
     Parts,
     /// [`texts::ruby_hash`]
     RubyHash,
@@ -118,7 +118,7 @@ impl Check {
             (Self::InfluxDb, _) => text(texts::influxdb),
             (Self::Json, _) => text(texts::json),
             (Self::KeyValue, _) => text(texts::key_value),
-            (Self::Parts, _) => text(texts::parts),
+            (Self::Parts, _) => text(texts::bytes),
             (Self::RubyHash, _) => text(texts::ruby_hash),
             (Self::Xml, _) => text(texts::xml),
             (Self::Yaml, _) => text(texts::yaml),

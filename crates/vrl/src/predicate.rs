@@ -10,6 +10,7 @@ use crate::{
     program::Condition,
     remap::{Ended, resolve, unreadable},
     target::Record,
+    weight,
 };
 
 /// A condition with the state for its evaluation. Each task has its own predicate.

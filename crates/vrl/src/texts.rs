@@ -38,7 +38,7 @@ pub(crate) fn duration(text: &[u8]) -> Result<(), String> {
 }
 
 /// Each byte may become a value of its own.
-pub(crate) fn parts(text: &[u8]) -> Result<(), String> {
+pub(crate) fn bytes(text: &[u8]) -> Result<(), String> {
     memory(text.len().saturating_mul(PART))
 }
 
