@@ -149,7 +149,7 @@ struct Flight {
 enum State {
     Flying(BoxFuture<'static, Result<(Output, Passage), Failure>>),
     /// The output, and the passage if portions of the batch are left.
-    Landed(Result<(Output, Option<Passage>), Failure>),
+    Landed(Result<(Output, Option<Box<Passage>>), Failure>),
 }
 
 impl ChainReader {
@@ -395,7 +395,7 @@ impl ChainReader {
             if let Poll::Ready(landed) = flying.as_mut().poll(context) {
                 let landed = landed.map(|(output, passage)| {
                     if !passage.portions.is_done() {
-                        return (output, Some(passage));
+                        return (output, Some(Box::new(passage)));
                     }
                     // A chain that a reload replaced is dropped here, which ends its tasks.
                     if Self::is_present(&self.stages, &passage.chain) {
