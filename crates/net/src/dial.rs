@@ -169,3 +169,18 @@ impl JsonSchema for Remote {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_has_moved_only_if_a_lookup_succeeds_without_the_address_of_the_peer() {
+        let peer = |text: &str| text.parse::<SocketAddr>().unwrap();
+        assert!(!has_moved("127.0.0.1:7", peer("127.0.0.1:7")).await);
+        assert!(!has_moved("127.0.0.1:7", peer("[::ffff:127.0.0.1]:7")).await);
+        assert!(!has_moved("localhost:7", peer("127.0.0.1:7")).await);
+        assert!(has_moved("localhost:7", peer("192.0.2.1:7")).await);
+        assert!(!has_moved("no-such-name.invalid:7", peer("192.0.2.1:7")).await);
+    }
+}

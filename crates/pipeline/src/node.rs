@@ -45,7 +45,7 @@ pub trait Source: Send {
     fn is_replaceable(&self) -> bool {
         true
     }
-    /// What it drops on purpose of what its peers send, and how this is counted, for `explain`.
+    /// The input that it drops on purpose, and how this is counted, for `explain`.
     fn drops(&self) -> &'static [&'static str] {
         &[]
     }

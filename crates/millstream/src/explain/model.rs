@@ -110,7 +110,7 @@ pub struct Source {
     pub node: usize,
     /// Its promise.
     pub promise: Promise,
-    /// What it drops on purpose.
+    /// The input that it drops on purpose.
     pub drops: &'static [&'static str],
     /// The channels that must keep a batch before the source answers.
     pub kept_by: Vec<usize>,

@@ -237,7 +237,7 @@ fn behind_channel(explained: &Explained, sink: usize, channel: usize) -> String 
     format!("{name} keeps new records. When {name} is full, {feeders} {wait}.{others}")
 }
 
-/// What each source drops on purpose.
+/// The input that each source drops on purpose.
 fn dropped(explained: &Explained) -> String {
     let rows = explained.sources.iter().flat_map(|source| {
         let name = &explained.nodes[source.node].name;

@@ -162,6 +162,7 @@ pub const KNOWN: &[Known] = &[
     counter("chunks_acked", "Chunks that were acknowledged."),
     counter("chunks_refused", "Chunks that were not acknowledged."),
     counter("frames_cut", "Connections that ended within a frame."),
+    counter("frames_dropped", "Frames of metrics or traces that were dropped."),
     counter("values_skipped", "Values that are not frames of the forward protocol."),
     counter("requests_kept", "Requests that were answered with success."),
     counter("requests_refused", "Requests that cannot be used."),
@@ -210,7 +211,7 @@ pub const KNOWN: &[Known] = &[
     counter("records_there_already", "Records that a server had already."),
     counter("records_dropped_by_server", "Records of accepted requests that a server dropped."),
     counter("records_given_up", "Records that were rejected after retry.give_up."),
-    counter("records_unacknowledged", "Records that were sent and not acknowledged."),
+    counter("records_unacknowledged", "Records that were sent again after a connection broke."),
     counter("records_in_doubt", "Records that a broken connection may have lost."),
 
     counter("graphite_failures", "Attempts to send metrics to Graphite that failed."),

@@ -5,7 +5,7 @@
 //! ```
 //! A peer that expects TLS or another protocol, or a proxy without a server behind it, accepts a connection, lets its system take
 //! what is sent, and closes. If a sender wrote all it has to such connections, it would lose all of it. So a new connection proves
-//! itself in rounds. What a round has written counts as delivered when the peer's system has acknowledged it and the connection has
+//! itself in rounds. The bytes of a round count as delivered when the peer's system has acknowledged it and the connection has
 //! lasted for a while after that. Each round may write twice as much as the one before. After the last round the connection is
 //! trusted: from then on, what the peer's system has acknowledged counts as delivered.
 

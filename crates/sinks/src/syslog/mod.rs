@@ -77,7 +77,7 @@ impl Sink for Syslog {
     fn promise(&self, _durable: bool) -> Promise {
         Promise::new(
             Guarantee::AtMostOnce,
-            "syslog has no acknowledgements: what the server's system has acknowledged counts as delivered. What a broken connection may have lost of it is counted and logged, and what was not acknowledged is sent again, so that it may arrive twice",
+            "syslog has no acknowledgements: a record counts as delivered when the server's system has acknowledged its bytes. Delivered records that a broken connection may have lost are counted and logged; all others are sent again and may arrive twice",
         )
     }
 

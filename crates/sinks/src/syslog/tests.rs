@@ -168,7 +168,7 @@ fn nothing_is_lost_on_a_connection_that_is_closed_while_idle() {
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.read_exact(&mut [0; 20]).unwrap();
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(1200));
         // The server reads everything and closes the connection.
         stream.set_nonblocking(true).unwrap();
         let _ = stream.read(&mut [0; 4096]);
@@ -435,7 +435,7 @@ fn it_keeps_the_contract_of_sinks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let listener = UnixListener::bind(&path).unwrap();
-    // What a Unix stream has not read is not settled, so a thread reads all the time.
+    // Messages that were not read from a Unix stream are not settled, so a thread reads all the time.
     let received = Arc::new(Mutex::new(String::new()));
     let reading = received.clone();
     std::thread::spawn(move || {

@@ -5,6 +5,8 @@
 
 use millstream_config::{Node, OneOrMany, Problem};
 
+/// The path of OTLP logs.
+pub(super) const LOGS: &str = "/v1/logs";
 /// The path if the option is not set.
 const ROOT: &str = "/";
 
@@ -46,9 +48,8 @@ impl Paths {
         let all: Vec<String> = self.0.iter().map(|path| format!("`{path}`")).collect();
         let all = all.join(", ");
         format!(
-            "{path} accepts nothing: this source takes JSON lines at {all} and OTLP logs at `{}`; to take JSON lines at other \
-             paths, name them in the option `path` (`/*`: any path)",
-            super::request::LOGS
+            "{path} accepts nothing: this source takes JSON lines at {all} and OTLP logs at `{LOGS}`; to take JSON lines at \
+             other paths, name them in the option `path` (`/*`: any path)"
         )
     }
 }

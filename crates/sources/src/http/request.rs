@@ -21,10 +21,9 @@ use super::{
     endpoint::{Client, Endpoint},
     keep::{self, Arrived},
     memory::RequestMemory,
+    paths::LOGS,
 };
 
-/// The path of OTLP logs.
-pub(super) const LOGS: &str = "/v1/logs";
 /// The health check of load balancers, which needs no token.
 const HEALTH: &str = "/health";
 /// The paths of other OTLP signals. They are refused, because their JSON would otherwise be accepted as records.

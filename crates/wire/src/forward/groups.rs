@@ -5,8 +5,8 @@
 //! [[time, {"otlp": {...}}], record]                                       a record of the group
 //! [[-2, {}], {}]                                                          ends the group
 //! ```
-//! The marks at the two ends are no records. What the group shares becomes part of the metadata of each of its records, so that a record
-//! stays complete wherever it goes: the fields of the first mark's body, and its metadata as `group`.
+//! The marks at the two ends are no records. The group's data become part of the metadata of each of its records, so that a record stays
+//! complete wherever it goes: the fields of the first mark's body, and its metadata as `group`.
 
 use millstream_record::Time;
 
@@ -19,7 +19,7 @@ const GROUP: &[u8] = b"group";
 /// The maximum number of bytes by which the heads of an entry grow.
 const HEAD_BYTES: usize = 32;
 
-/// What the records of a group share.
+/// The data that the records of a group share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group<'a> {
     /// The mark's metadata and body, which are maps.
