@@ -3,7 +3,12 @@
 //! Discovery promises that a list that cannot be read (a missing or wrong file, a name server that does not answer) changes
 //! nothing: the last good list stays in use, and the operator sees a condition. The cluster handles servers that join and leave.
 
-use std::{fmt, io, net::ToSocketAddrs, path::PathBuf, time::Duration};
+use std::{
+    fmt, io,
+    net::ToSocketAddrs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use millstream_config::{Node, OneOrMany, read_file};
 use millstream_pipeline::{condition::Trouble, report::Reporter};
@@ -139,7 +144,7 @@ impl fmt::Display for Place {
 }
 
 /// Reads a file of servers, in the format of the option `servers`.
-fn read(path: &PathBuf) -> Result<Vec<ServerOptions>, String> {
+fn read(path: &Path) -> Result<Vec<ServerOptions>, String> {
     let name = path.display().to_string();
     let bytes = read_file(path, FILE_BYTES_MAX);
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
