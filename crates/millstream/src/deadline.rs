@@ -15,13 +15,13 @@ use millstream_pipeline::{
     supervise::NodeState,
 };
 use millstream_processors::kill_programs;
-use millstream_sys::exit::at_once;
+use millstream_sys::{exit::at_once, signals};
 use tokio::{
     runtime::{Builder, Runtime},
     select,
     signal::unix::{Signal, SignalKind, signal},
-    sync::watch,
-    time::{Instant, sleep_until},
+    sync::{Notify, watch},
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::{exit, log};
@@ -37,6 +37,10 @@ pub struct Deadline {
     /// When the process is ended; `None` while no stop has begun.
     at: watch::Sender<Option<Instant>>,
     doing: Arc<Mutex<Doing>>,
+    /// Asks the thread to let signals wait.
+    hold: watch::Sender<bool>,
+    /// Notified when the thread does so.
+    held: Arc<Notify>,
 }
 
 /// The current step of the process, for the message of a stop that hangs.
@@ -55,7 +59,7 @@ impl Deadline {
     /// Starts the thread. After a signal, the process may take `drain` to stop.
     pub fn start(drain: Duration) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let signals = {
+        let stops = {
             let _entered = runtime.enter();
             Signals {
                 term: signal(SignalKind::terminate())?,
@@ -68,10 +72,12 @@ impl Deadline {
                 what: "starting",
                 nodes: Nodes::default(),
             })),
+            hold: watch::Sender::new(false),
+            held: Arc::default(),
         };
         let watched = deadline.clone();
         let run = move || {
-            watched.wait(&runtime, signals, drain);
+            watched.wait(&runtime, stops, drain);
             watched.end();
         };
         thread::Builder::new().name("deadline".into()).spawn(run)?;
@@ -83,6 +89,13 @@ impl Deadline {
         let end = Instant::now() + limit + GRACE;
         self.at
             .send_modify(|at| *at = Some(at.map_or(end, |at| at.min(end))));
+    }
+
+    /// From now on, the thread takes no signals, so that they wait for the program that replaces this one.
+    pub async fn hold_signals(&self) {
+        self.hold.send_replace(true);
+        // The thread never waits long. If it is late, the only consequence is that it may take a signal.
+        let _ = timeout(GRACE, self.held.notified()).await;
     }
 
     /// The time that is left until `--drain` is over.
@@ -110,9 +123,9 @@ impl Deadline {
     }
 
     /// Returns when the time is over.
-    fn wait(&self, runtime: &Runtime, mut signals: Signals, drain: Duration) {
+    fn wait(&self, runtime: &Runtime, mut stops: Signals, drain: Duration) {
         runtime.block_on(async {
-            let mut changed = self.at.subscribe();
+            let (mut changed, mut hold) = (self.at.subscribe(), self.hold.subscribe());
             // The second signal asks for an end at once.
             let mut limit = drain;
             loop {
@@ -125,10 +138,14 @@ impl Deadline {
                 };
                 select! {
                     () = over => return,
-                    _ = signals.term.recv() => self.begin(std::mem::take(&mut limit)),
-                    _ = signals.int.recv() => self.begin(std::mem::take(&mut limit)),
-                    // This does not fail, because `self` holds the sender.
+                    _ = stops.term.recv() => self.begin(std::mem::take(&mut limit)),
+                    _ = stops.int.recv() => self.begin(std::mem::take(&mut limit)),
+                    // These two do not fail, because `self` holds the senders.
                     _ = changed.changed() => {}
+                    _ = hold.changed() => {
+                        signals::hold().keep();
+                        self.held.notify_one();
+                    }
                 }
             }
         });

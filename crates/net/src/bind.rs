@@ -17,6 +17,7 @@ use std::{
 };
 
 use millstream_pipeline::{failure::Failure, node::SourceContext};
+use millstream_sys::signals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
@@ -220,6 +221,7 @@ fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
     let (sender, found) = mpsc::sync_channel(1);
     let name = address.to_owned();
     let look = move || {
+        signals::hold().keep();
         let found = name.to_socket_addrs().map(Iterator::collect);
         // The wait for the answer may be over.
         let _ = sender.send(found);

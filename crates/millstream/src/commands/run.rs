@@ -170,7 +170,10 @@ impl Run {
             }
         };
         match asked {
-            Some(Asked::Upgrade) => (code, Some(events.last_stop().await)),
+            Some(Asked::Upgrade) => {
+                deadline.hold_signals().await;
+                (code, Some(events.last_stop().await))
+            }
             other => (code, other),
         }
     }

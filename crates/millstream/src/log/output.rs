@@ -15,6 +15,7 @@ use std::{
 };
 
 use millstream_pipeline::guard::attempt;
+use millstream_sys::signals;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -81,7 +82,11 @@ impl Output {
             written: Condvar::new(),
         }));
         let shared = output.0.clone();
-        let run = move || while attempt(|| shared.write_all(&mut write)).is_err() {};
+        let run = move || {
+            // During an upgrade, signals must wait for the next program.
+            signals::hold().keep();
+            while attempt(|| shared.write_all(&mut write)).is_err() {}
+        };
         thread::Builder::new().name("log".into()).spawn(run)?;
         Ok(output)
     }
