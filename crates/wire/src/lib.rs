@@ -20,6 +20,7 @@ pub mod msgpack;
 mod option_error;
 pub mod otlp;
 pub mod parse;
+pub mod part_id;
 pub mod record;
 pub mod relp;
 mod rfc3339;

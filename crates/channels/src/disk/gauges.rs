@@ -14,7 +14,7 @@ use millstream_pipeline::{
 use millstream_record::Time;
 use millstream_sys::disk::Disk;
 
-use super::log::{Log, Unclaimed};
+use super::log::{Log, OtherContent, Unclaimed};
 
 /// How often the file system is asked for its free space.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -129,6 +129,28 @@ impl Gauges {
             }));
         }
         self.backlog.set(most);
+        self.report(log, reporter);
+    }
+
+    /// Warns about chunks that arrived again with another content, and about records whose tag no sink takes.
+    fn report(&mut self, log: &mut Log, reporter: &Reporter) {
+        let OtherContent { repeats, stored } = log.drain_other_content();
+        if repeats > 0 {
+            reporter.warn(
+                "other_content",
+                format_args!(
+                    "{repeats} chunks arrived again with another content and were not stored: this is right if a processor or an option                      of the Millstream that sends them has changed; if two senders run with copies of one `data_dir`, or it was                      restored from a backup, give one of them a new `data_dir`"
+                ),
+            );
+        }
+        if stored > 0 {
+            reporter.warn(
+                "other_content_stored",
+                format_args!(
+                    "{stored} chunks were stored although a part of their position is stored with another content: a processor or an                      option of the Millstream that sends them has changed, so some of their records may be stored twice"
+                ),
+            );
+        }
         if let Some(Unclaimed { records, tag }) = log.drain_unclaimed() {
             self.unclaimed.add(records);
             let all = self.unclaimed.get();

@@ -13,6 +13,7 @@ mod clock;
 mod cluster;
 mod crowd;
 mod damage;
+mod edits;
 mod fatal_records;
 mod file_kills;
 mod full_disk;

@@ -207,8 +207,8 @@ impl Inlet {
         }
     }
 
-    /// Whether more batches of the same position follow.
-    pub(crate) fn is_within(&self) -> bool {
+    /// Whether more batches with the position of the last batch follow.
+    pub fn is_within(&self) -> bool {
         self.is_within
     }
 

@@ -35,7 +35,7 @@ use crate::sending::{ShortLived, TLS_BYTES, Trust};
 
 /// Size of the buffer for one read: about a hundred acks.
 const READ_BYTES: usize = 8 << 10;
-/// An answer longer than this is not an ack: our ids have fewer than 100 bytes.
+/// An answer longer than this is not an ack: our ids have fewer than 200 bytes.
 const ACK_BYTES_MAX: usize = 4 << 10;
 /// How often the system is asked what the peer's system has acknowledged, while a peer that sends no acks may have unacknowledged bytes.
 const ASK: Duration = Duration::from_millis(10);

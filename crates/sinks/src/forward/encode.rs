@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::sending::{Refused, parts, unencoded};
 
 use super::{
+    bundle::Bundle,
     chunk::{Chunk, Name},
     options::{Compression, Metadata, Peer, TimeForm},
 };
@@ -198,13 +199,75 @@ impl Encoder {
         done
     }
 
+    /// Builds a chunk from a bundle. If the bundle has only one part, the chunk is an ordinary frame with the payload of this part.
+    pub(super) fn chunk_of(&self, name: Name, bundle: Bundle) -> io::Result<Chunk> {
+        let Bundle {
+            mut parts, source, ..
+        } = bundle;
+        let mut chunk = match parts.pop() {
+            Some((part, payload)) if parts.is_empty() => self.chunk(name, &part, payload),
+            last => {
+                parts.extend(last);
+                self.bundle(name, &parts)
+            }
+        }?;
+        chunk.source = source;
+        Ok(chunk)
+    }
+
     /// Builds the chunk with this payload and with the tag and values of `part`. Compresses the payload if the options say so.
     pub(super) fn chunk(&self, name: Name, part: &Batch, payload: Bytes) -> io::Result<Chunk> {
+        let options = self.options(part);
+        let form = (part.tag.as_str(), self.encoding(part));
+        self.frame(name, form, part.count, payload, options)
+    }
+
+    /// Builds a chunk whose payload is a frame for each of these parts.
+    fn bundle(&self, name: Name, parts: &[(Batch, Bytes)]) -> io::Result<Chunk> {
+        let bytes = parts.iter().map(|(_, payload)| payload.len()).sum();
+        let mut frames = self.pool.take(bytes);
+        for (part, payload) in parts {
+            let tag = part.tag.as_str().as_bytes();
+            write_frame_head(&mut frames, tag, self.encoding(part), length(payload)?);
+            frames.extend_from_slice(payload);
+            write_within(&mut frames, self.options(part));
+        }
+        let records = parts
+            .iter()
+            .fold(0_u32, |sum, (part, _)| sum.saturating_add(part.count));
+        let options = Options {
+            frames: Some(parts.len() as u64),
+            ..Options::default()
+        };
+        let tag = parts.first().map_or("", |(part, _)| part.tag.as_str());
+        let payload = compact(frames.freeze());
+        self.frame(name, (tag, Encoding::Packed), records, payload, options)
+    }
+
+    /// The options that describe the records of a part.
+    fn options(&self, part: &Batch) -> Options<'static> {
+        let mut options = Options {
+            size: Some(part.count.into()),
+            ..Options::default()
+        };
+        if self.peer == Peer::Millstream {
+            options.received = Some(part.received);
+            options.values = (!part.values.is_empty()).then(|| (*part.values).clone());
+        }
+        options
+    }
+
+    fn frame(
+        &self,
+        name: Name,
+        (tag, encoding): (&str, Encoding),
+        records: u32,
+        payload: Bytes,
+        options: Options<'_>,
+    ) -> io::Result<Chunk> {
         let (payload, compressed) = self.compress(payload)?;
-        let tag = part.tag.as_str().as_bytes();
         let mut head = Vec::with_capacity(16 + tag.len());
-        let length = u32::try_from(payload.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        write_frame_head(&mut head, tag, self.encoding(part), length);
+        write_frame_head(&mut head, tag.as_bytes(), encoding, length(&payload)?);
         let Name {
             number,
             id,
@@ -212,27 +275,17 @@ impl Encoder {
             place,
         } = name;
         let id = if self.ack { id } else { Vec::new() };
-        let mut described = Options {
+        let mut written = Vec::with_capacity(256);
+        let described = Options {
             chunk: self.ack.then_some(&*id),
-            size: Some(part.count.into()),
+            size: Some(records.into()),
             compressed,
-            ..Options::default()
+            ..options
         };
-        if self.peer == Peer::Millstream {
-            described.received = Some(part.received);
-            described.values = (!part.values.is_empty()).then(|| (*part.values).clone());
-        }
-        let mut options = Vec::with_capacity(256);
-        write_options(&mut options, &described);
-        if options.len() > OPTION_BYTES_MAX {
-            // A receiver would refuse a longer map on every resend. Losing the values is better than never delivering the records.
-            described.values = None;
-            options.clear();
-            write_options(&mut options, &described);
-        }
+        write_within(&mut written, described);
         Ok(Chunk {
             number,
-            records: part.count,
+            records,
             flow,
             place,
             copy: None,
@@ -240,7 +293,7 @@ impl Encoder {
             id,
             head,
             payload,
-            options,
+            options: written,
             made: Instant::now(),
             begun: false,
             again: false,
@@ -259,6 +312,26 @@ impl Encoder {
         compress(codec, &payload, &mut out)?;
         Ok((compact(out.freeze()), compressed))
     }
+}
+
+/// Writes an option map. A receiver would refuse a map above [`OPTION_BYTES_MAX`] on every resend, so such a map is written without the
+/// values: losing them is better than never delivering the records.
+fn write_within(out: &mut Vec<u8>, options: Options<'_>) {
+    let start = out.len();
+    write_options(out, &options);
+    if out.len() - start > OPTION_BYTES_MAX {
+        out.truncate(start);
+        let options = Options {
+            values: None,
+            ..options
+        };
+        write_options(out, &options);
+    }
+}
+
+/// The length of a payload in the head of its frame.
+fn length(payload: &Bytes) -> io::Result<u32> {
+    u32::try_from(payload.len()).map_err(|_| io::ErrorKind::FileTooLarge.into())
 }
 
 /// Whether any entry has metadata beside its time.

@@ -222,8 +222,8 @@ impl Link {
             End::Retired => {}
             // The next attempt looks the name up.
             End::Moved => self.set(Phase::Connecting),
-            // Peers close idle connections; this is not a failure.
-            End::Closed if idle && (progress && settings.ack || lasted) => {
+            // Peers and firewalls close or reset idle connections; this is not a failure.
+            End::Closed | End::Failed(_) if idle && (progress && settings.ack || lasted) => {
                 if progress {
                     backoff.reset();
                 }

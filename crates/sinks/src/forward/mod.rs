@@ -8,7 +8,7 @@
 //!            ^-- lane <------------ hub ----------------------------- ack ---------'
 //! ```
 //! - `relay`: takes batches, makes chunks, settles checkpoints (with `crate::sending`). There is one such task per lane.
-//! - `encode`, `gather`, `flow`: make chunks from batches. A body that the peer accepts unchanged is not copied.
+//! - `encode`, `gather`, `bundle`, `flow`: make chunks from batches. A body that the peer accepts unchanged is not copied.
 //! - `hub`: holds the chunks that no server has been chosen for, and the numbers of finished chunks.
 //! - `cluster`, `choice`, `discovery`: the list of servers, the choice of a server for the next chunk, servers that join and leave.
 //! - `link`: one server's connections and failures. `heart`: heartbeats. `endpoint`, `standing`: the state of one server, which
@@ -32,6 +32,7 @@ use millstream_pipeline::{
 };
 
 mod auth;
+mod bundle;
 mod choice;
 mod chunk;
 mod cluster;
@@ -104,7 +105,8 @@ impl Sink for Forward {
         match (durable, self.peer, exact) {
             (true, Peer::Millstream, true) => Promise::new(
                 Guarantee::ExactlyOnce,
-                "every server is a Millstream with a disk channel, and its name has one address; at least once otherwise",
+                "every server is a Millstream with a disk channel, and its name has one address; at least once otherwise, and for positions above \
+                 8 MiB that are in doubt while the processors are edited",
             ),
             (true, Peer::Millstream, false) => Promise::new(
                 Guarantee::AtLeastOnce,

@@ -7,7 +7,7 @@
 //! so back-pressure begins when all windows are full or no server is available. The relay promises that a checkpoint is settled
 //! only when every chunk before it is acked or rejected. The links handle sockets.
 
-use std::{collections::VecDeque, future::ready, ops::Range, rc::Rc, sync::Arc};
+use std::{collections::VecDeque, future::ready, io, ops::Range, rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 use millstream_pipeline::{
@@ -19,6 +19,7 @@ use millstream_wire::{forward::TAG_BYTES_MAX, msgpack::write_str, record::record
 use tokio::task::JoinSet;
 
 use super::{
+    bundle::{Bundle, Bundles},
     chunk::{Chunk, Name},
     cluster::Cluster,
     encode::{Encoder, compact},
@@ -32,7 +33,7 @@ use super::{
     sink::Forward,
     standing::Working,
 };
-use crate::sending::{Ids, Input, Lane, PartNumbers};
+use crate::sending::{Ids, Input, Lane, Part, PartNumbers};
 
 /// With `balance: hash`, the records of a flow go to one server, in order. The higher bits of a part number are the number of the
 /// flow; this many low bits count the parts of that flow. One flow of a batch becomes at most 2^16 chunks of 8 MiB (with `add`, this
@@ -52,6 +53,8 @@ pub(super) struct Relay<'a> {
     /// The task that looks for servers.
     discovery: JoinSet<()>,
     gathering: Gathering,
+    /// Behind a durable channel, with `peer: millstream`: what the current position became and is not a chunk yet.
+    bundles: Bundles,
     /// The parts of the last batch that are not chunks yet.
     rest: Rest,
     encoder: Encoder,
@@ -113,6 +116,7 @@ impl<'a> Relay<'a> {
             encoder: sink.encoder(context.pool.clone()),
             flows: sink.flow.as_ref().map(Flows::new),
             gathering: Gathering::new(sink.batch),
+            bundles: Bundles::default(),
             rest: Rest::default(),
             given_up: context.meters.counter("records_given_up"),
             ids: lane.ids()?,
@@ -140,8 +144,10 @@ impl<'a> Relay<'a> {
                 return Ok(());
             }
             match self.next().await? {
-                Event::Hub | Event::Input(Input::Checkpoint | Input::End) => {}
+                Event::Hub => {}
                 Event::Input(Input::Batch(batch, position)) => self.batch(batch, position).await?,
+                // The last batch of the position had no record for this sink.
+                Event::Input(Input::Checkpoint | Input::End) => self.end_position()?,
                 Event::Input(Input::Tick) => self.give_up_overdue().await,
                 Event::Rest => self.send_next().await?,
                 Event::Due => self.flush()?,
@@ -207,6 +213,9 @@ impl<'a> Relay<'a> {
     }
 
     async fn batch(&mut self, batch: Batch, position: Option<Position>) -> Result<(), Failure> {
+        if self.bundles.position() != position {
+            self.end_position()?;
+        }
         if batch.is_empty() {
             return Ok(());
         }
@@ -215,7 +224,7 @@ impl<'a> Relay<'a> {
             let records = records(&batch).filter_map(|(range, _)| batch.body.get(range));
             let reason = "the tag is longer than the next Millstream accepts";
             self.lane.reject(None, &batch, records, reason).await;
-            return Ok(());
+            return self.end_if_last();
         }
         let packs = self.encoder.encoding(&batch) == Encoding::Packed;
         let alone = self.flows.is_some() || position.is_some() || !packs;
@@ -253,25 +262,83 @@ impl<'a> Relay<'a> {
         } else {
             self.rest.sent = 0;
         }
-        let first = flow.map_or(0, |flow| usize::from(flow) << FLOW_PART_BITS);
-        let place = first + self.numbers.next(position, flow.unwrap_or_default());
-        part.body = compact(part.body);
-        let number = self.lane.begin(part.received);
-        let id = packed(&self.ids.next(position, place, &part.body));
         self.count_dropped();
         self.lane
             .reject_refused(None, &whole, &payload.refused)
             .await;
         let source = self.encoder.keep_source.then(|| part.clone());
         part.count = payload.count;
-        let place = position.map(|position| (position, place as u32));
+        if part.count > 0 {
+            part.body = compact(part.body);
+            self.place(position, flow, part, payload.bytes, source)?;
+        }
+        self.end_if_last()
+    }
+
+    /// Sends a part, or adds it to the bundle of its position.
+    fn place(
+        &mut self,
+        position: Option<Position>,
+        flow: Option<Flow>,
+        part: Batch,
+        payload: Bytes,
+        source: Option<Batch>,
+    ) -> Result<(), Failure> {
+        if let (Some(position), Peer::Millstream) = (position, self.encoder.peer) {
+            if let Some(full) = self.bundles.full(flow, &part, &payload) {
+                self.send_bundle(full, Some(position), false)?;
+            }
+            let number = || self.lane.begin(part.received);
+            let bundle = self.bundles.get(position, flow, number);
+            bundle.push(part, payload, source);
+            return Ok(());
+        }
+        // It is not known here whether a later batch of the position has records of the same flow.
+        let is_last = flow.is_none() && self.rest.parts.is_empty() && !self.lane.is_within();
+        let mut bundle = Bundle::new(self.lane.begin(part.received), flow);
+        bundle.push(part, payload, source);
+        self.send_bundle(bundle, position, is_last)
+    }
+
+    /// Ends the current position if the batch that was taken last is its last one, and is wholly sent or in a bundle.
+    fn end_if_last(&mut self) -> Result<(), Failure> {
+        match self.rest.parts.is_empty() && !self.lane.is_within() {
+            true => self.end_position(),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends the bundles of the current position, of which no more records will come.
+    fn end_position(&mut self) -> Result<(), Failure> {
+        let position = self.bundles.position();
+        for bundle in self.bundles.leave() {
+            self.send_bundle(bundle, position, true)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a bundle. `is_last`: no more records of its flow follow at its position.
+    fn send_bundle(
+        &mut self,
+        bundle: Bundle,
+        position: Option<Position>,
+        is_last: bool,
+    ) -> Result<(), Failure> {
+        let flow = bundle.flow.unwrap_or_default();
+        let numbers = &mut self.numbers;
+        let checksum = || bundle.checksum();
+        let part = position.map(|position| numbers.next(position, flow, is_last, checksum));
+        let first = bundle
+            .flow
+            .map_or(0, |flow| u32::from(flow) << FLOW_PART_BITS);
         let name = Name {
-            number,
-            id,
-            flow,
-            place,
+            number: bundle.number,
+            id: packed(&self.ids.next(part.unwrap_or_default())),
+            flow: bundle.flow,
+            place: part.map(|part| (part.position, first + part.number)),
         };
-        self.send(name, &part, payload.bytes, source.into_iter().collect())
+        let chunk = self.encoder.chunk_of(name, bundle);
+        self.hand_over(chunk)
     }
 
     /// Adds a small batch to the chunk that is being gathered for its tag. If not all of it fits, the rest becomes separate chunks.
@@ -334,32 +401,27 @@ impl<'a> Relay<'a> {
             } = gathered;
             let name = Name {
                 number,
-                id: packed(&self.ids.next(None, 0, &[])),
+                id: packed(&self.ids.next(Part::default())),
                 flow: None,
                 place: None,
             };
-            self.send(name, &part, compact(payload.freeze()), source)?;
+            if part.count == 0 {
+                self.lane.finish(number);
+                continue;
+            }
+            let chunk = self
+                .encoder
+                .chunk(name, &part, compact(payload.freeze()))
+                .map(|chunk| Chunk { source, ..chunk });
+            self.hand_over(chunk)?;
         }
         Ok(())
     }
 
-    /// Makes a chunk and hands it to the hub, where it waits for a server.
-    fn send(
-        &mut self,
-        name: Name,
-        part: &Batch,
-        payload: Bytes,
-        source: Vec<Batch>,
-    ) -> Result<(), Failure> {
-        let number = name.number;
-        if part.count == 0 {
-            self.lane.finish(number);
-            return Ok(());
-        }
-        let chunk = self.encoder.chunk(name, part, payload);
-        let mut chunk =
+    /// Hands a chunk to the hub, where it waits for a server.
+    fn hand_over(&self, chunk: io::Result<Chunk>) -> Result<(), Failure> {
+        let chunk =
             chunk.map_err(|error| Failure::us(format!("a chunk could not be made: {error}")))?;
-        chunk.source = source;
         self.hub.pending.borrow_mut().insert(chunk.key(), chunk);
         Ok(())
     }

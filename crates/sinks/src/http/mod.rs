@@ -42,6 +42,7 @@ mod options;
 mod relay;
 mod request;
 mod sink;
+mod success;
 mod target;
 
 #[cfg(test)]
@@ -87,7 +88,8 @@ impl Sink for Http {
             .is_some_and(|bulk| bulk.id != DocumentId::None);
         let text = match (durable, self.idempotency_key, positions) {
             (true, true, _) => {
-                "exactly once by a server that honours `Idempotency-Key`, as Millstream with a disk channel does"
+                "exactly once by a server that honours `Idempotency-Key`, as Millstream with a disk channel does; at least once for positions of \
+                 several requests that are in doubt while the processors are edited"
             }
             (true, _, true) => {
                 "a record that is sent again makes no second document: its id is the same"

@@ -13,6 +13,7 @@ use millstream_pipeline::{
     condition::Trouble, failure::Failure, inlet::Inlet, meters::Meter, node::SinkContext,
 };
 use millstream_record::{Batch, Position};
+use millstream_sys::checksum::crc32c;
 use millstream_wire::template::Depends;
 use tokio::task::{JoinError, JoinSet};
 
@@ -24,7 +25,7 @@ use super::{
     sink::Http,
     target::Targets,
 };
-use crate::sending::{Ids, Input, Lane, PartNumbers, group, parts, records_max};
+use crate::sending::{Ids, Input, Lane, Part, PartNumbers, group, parts, records_max};
 
 /// Bytes of a batch that are encoded at a time. This bounds the memory of encoding even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
@@ -44,6 +45,9 @@ pub(super) struct Relay<'a> {
     numbers: PartNumbers,
     /// The newest position, and the number of its records that were encoded. Processors can make several batches from one position.
     encoded: (Option<Position>, usize),
+    /// With an `Idempotency-Key` behind a durable channel: the last complete request of the current position. Its key depends on whether
+    /// another request of the position follows.
+    held: Option<(Position, Gathered)>,
     /// Complete requests that are not in flight yet.
     waiting: VecDeque<Request>,
     in_flight: JoinSet<Finished>,
@@ -76,6 +80,7 @@ impl<'a> Relay<'a> {
             ids: lane.ids()?,
             numbers: PartNumbers::default(),
             encoded: (None, 0),
+            held: None,
             waiting: VecDeque::new(),
             in_flight: JoinSet::new(),
             refused: lane.context.meters.counter("records_refused"),
@@ -99,9 +104,13 @@ impl<'a> Relay<'a> {
                 Event::Input(Input::Batch(batch, position)) => self.batch(batch, position).await?,
                 // Without this flush, a target with few records would delay the checkpoint until its request is full, because the lane
                 // ignores `linger` while there is input.
-                Event::Input(Input::Checkpoint) if self.lane.is_durable() => self.flush(None),
-                Event::Input(Input::Checkpoint | Input::End | Input::Tick) => {}
-                Event::Due => self.flush(None),
+                Event::Input(Input::Checkpoint) if self.lane.is_durable() => {
+                    self.flush();
+                    self.end_position();
+                }
+                Event::Input(Input::End) => self.end_position(),
+                Event::Input(Input::Checkpoint | Input::Tick) => {}
+                Event::Due => self.flush(),
                 Event::Finished(finished) => self.finished(finished?).await,
             }
         }
@@ -113,6 +122,8 @@ impl<'a> Relay<'a> {
         // `flushes` does not depend on `has_room`: the oldest unfinished request may still be incomplete. It must then be flushed before
         // another request can begin.
         let flushes = !self.gathering.is_empty() && (can_send || self.lane.has_ended());
+        // The requests of a position are complete at its end, so that they are the same after a restart.
+        let flushes = flushes && (self.frame().is_none() || self.lane.in_flight() >= REQUESTS_MAX);
         Ok(tokio::select! {
             biased;
             Some(finished) = self.in_flight.join_next() => Event::Finished(joined(finished)),
@@ -132,10 +143,8 @@ impl<'a> Relay<'a> {
     }
 
     async fn batch(&mut self, batch: Batch, position: Option<Position>) -> Result<(), Failure> {
-        // With an `Idempotency-Key` a request must be the same after a restart, so it holds records of one frame (one batch of a
-        // durable channel) only.
-        let frame = position.filter(|_| self.sink.idempotency_key);
         if position != self.encoded.0 {
+            self.end_position();
             self.encoded = (position, 0);
         }
         let records_max = records_max(&batch);
@@ -145,7 +154,7 @@ impl<'a> Relay<'a> {
             let first = self.encoded.1;
             self.encoder.encode(&part, place, first, &mut self.output);
             self.encoded.1 += part.count as usize;
-            self.gather(&part, frame);
+            self.gather(&part);
             let refused = std::mem::take(&mut self.output.rejects);
             self.lane.reject_refused(None, &part, &refused).await;
             self.wait_until_sent().await?;
@@ -153,9 +162,8 @@ impl<'a> Relay<'a> {
                 return Ok(());
             }
         }
-        if frame.is_some() {
-            // The items are flushed after each frame, so that its requests are the same after a restart.
-            self.flush(frame);
+        if self.frame().is_some() && !self.lane.is_within() {
+            self.end_position();
             self.wait_until_sent().await?;
         }
         Ok(())
@@ -175,7 +183,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Adds the items of an encoded part to the requests of their targets.
-    fn gather(&mut self, part: &Batch, frame: Option<Position>) {
+    fn gather(&mut self, part: &Batch) {
         let (mut key, mut refused) = (Vec::new(), Vec::new());
         let each = self.targets.depends() > Depends::Batch;
         let mut complete = Vec::new();
@@ -207,31 +215,56 @@ impl<'a> Relay<'a> {
         }
         self.output.rejects.append(&mut refused);
         for gathered in complete {
-            self.make_request(gathered, frame);
+            self.make_request(gathered);
         }
     }
 
     /// Turns all gathered items into requests.
-    fn flush(&mut self, frame: Option<Position>) {
+    fn flush(&mut self) {
         let mut complete = Vec::new();
         self.gathering
             .leave(&mut |gathered| complete.push(gathered));
         for gathered in complete {
-            self.make_request(gathered, frame);
+            self.make_request(gathered);
         }
     }
 
-    fn make_request(&mut self, gathered: Gathered, frame: Option<Position>) {
-        let durable = self.lane.is_durable();
-        let key = match (self.sink.idempotency_key, durable, frame) {
-            (true, true, Some(position)) => {
-                let text = gathered.text();
-                let number = self.numbers.next(frame, 0);
-                Some(self.ids.next(Some(position), number, text))
+    fn make_request(&mut self, gathered: Gathered) {
+        if let Some(position) = self.frame() {
+            if let Some((position, before)) = self.held.replace((position, gathered)) {
+                self.make_part(position, before, false);
             }
-            (true, false, _) => Some(self.ids.next(None, 0, &[])),
-            _ => None,
-        };
+            return;
+        }
+        let has_key = self.sink.idempotency_key && !self.lane.is_durable();
+        let key = has_key.then(|| self.ids.next(Part::default()));
+        self.wait(gathered, key);
+    }
+
+    /// With an `Idempotency-Key` behind a durable channel, a request must be the same after a restart, so it holds records of one frame
+    /// (one batch of the channel) only. Returns the position of this frame.
+    fn frame(&self) -> Option<Position> {
+        self.encoded.0.filter(|_| self.sink.idempotency_key)
+    }
+
+    /// Makes the last requests of the current position, of which no more records will come.
+    fn end_position(&mut self) {
+        if self.frame().is_some() {
+            self.flush();
+        }
+        if let Some((position, last)) = self.held.take() {
+            self.make_part(position, last, true);
+        }
+    }
+
+    fn make_part(&mut self, position: Position, gathered: Gathered, is_last: bool) {
+        let checksum = || crc32c(gathered.text());
+        let part = self.numbers.next(position, 0, is_last, checksum);
+        let key = self.ids.next(part);
+        self.wait(gathered, Some(key));
+    }
+
+    fn wait(&mut self, gathered: Gathered, key: Option<String>) {
         let request = gathered.into_request(&self.sink.site, key);
         self.waiting.push_back(request);
     }

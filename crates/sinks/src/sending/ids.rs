@@ -1,23 +1,29 @@
 //! The ids of chunks (`forward`), and of requests and documents (`http`). Receivers recognize a resend by its id.
 //!
-//! For records from a durable channel an id is `CHANNEL.EPOCH.SEQ.NUMBER.CRC`: the channel's id (32 hex digits), the position of the
-//! frame (a batch as the channel stores it), the number of the part (or document) at this position, and the CRC-32C of its bytes (8
-//! hex digits). The split of a frame into parts depends on its bytes alone. So the same bytes have the same id after a restart, and
-//! different bytes (if a new version splits frames differently, or other processors change the records) have a different id. For
-//! records from memory an id is `RANDOM-COUNTER`. It need not survive a restart, because the source resends unsettled records as new
-//! batches.
+//! For records from a durable channel, the id of a chunk or a request names the position of the frame (a batch as the channel stores
+//! it) and the part of it ([`PartId`]), not the content: after a restart, other processors or options may make something else of the
+//! same position, which the receiver must still recognize. For records from memory an id is `RANDOM-COUNTER`. It need not survive a
+//! restart, because the source resends unsettled records as new batches.
+//!
+//! The id of a document (`framing: bulk`) is `CHANNEL.EPOCH.SEQ.NUMBER.CRC`, with the number of the document at this position and the
+//! CRC-32C of its bytes (8 hex digits). The server has a document or not, and other processors may give its number to another record.
+//! With the checksum, such a record is stored, and never taken for the earlier one.
 
-use std::fmt::{self, Write};
+use std::{
+    fmt::{self, Write},
+    sync::Arc,
+};
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
 use millstream_sys::{checksum::crc32c, random};
+use millstream_wire::part_id::PartId;
 
-/// The id of bytes from a durable channel.
+/// The id of a document from a durable channel.
 pub(crate) struct DurableId<'a> {
     pub(crate) channel: u128,
     pub(crate) position: Position,
-    /// The number of the bytes at this position.
+    /// The number of the document at this position.
     pub(crate) number: usize,
     pub(crate) bytes: &'a [u8],
 }
@@ -38,8 +44,13 @@ impl fmt::Display for DurableId<'_> {
 /// Makes ids.
 #[derive(Debug)]
 pub(crate) enum Ids {
-    /// From positions in the durable channel with this id.
-    Durable(u128),
+    /// From positions in a durable channel.
+    Durable {
+        /// The id of the channel.
+        channel: u128,
+        /// The name of the sink.
+        sink: Arc<str>,
+    },
     /// From a random number and a counter.
     Memory {
         /// A random number, different at every start.
@@ -50,10 +61,11 @@ pub(crate) enum Ids {
 }
 
 impl Ids {
-    /// Creates ids for this durable channel; `None`: for memory.
-    pub(super) fn new(channel: Option<u128>) -> Result<Self, Failure> {
+    /// Creates ids for this sink behind this durable channel; `None`: for memory.
+    pub(super) fn new(channel: Option<u128>, sink: &Arc<str>) -> Result<Self, Failure> {
         if let Some(channel) = channel {
-            return Ok(Self::Durable(channel));
+            let sink = sink.clone();
+            return Ok(Self::Durable { channel, sink });
         }
         let random = random::bytes().map_err(|error| {
             Failure::us(format!("the system gave no random number for ids: {error}"))
@@ -64,22 +76,20 @@ impl Ids {
         })
     }
 
-    /// Returns the id of a part. `stored`: the bytes of the part as the channel stores them.
-    pub(crate) fn next(
-        &mut self,
-        position: Option<Position>,
-        part: usize,
-        stored: &[u8],
-    ) -> String {
-        let mut text = String::with_capacity(96);
+    /// Returns the id of a part. `part` is ignored for records from memory, where each id is new.
+    pub(crate) fn next(&mut self, part: Part) -> String {
+        let mut text = String::with_capacity(128);
         // Writing to a String cannot fail.
         let _ = match self {
-            Self::Durable(channel) => {
-                let id = DurableId {
+            Self::Durable { channel, sink } => {
+                let id = PartId {
                     channel: *channel,
-                    position: position.unwrap_or_default(),
-                    number: part,
-                    bytes: stored,
+                    sink,
+                    position: part.position,
+                    flow: part.flow,
+                    part: part.number,
+                    parts: part.parts,
+                    sum: part.sum,
                 };
                 write!(text, "{id}")
             }
@@ -92,30 +102,70 @@ impl Ids {
     }
 }
 
+/// A part of the batch at one position; see [`PartId`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) position: Position,
+    pub(crate) flow: u8,
+    pub(crate) number: u32,
+    pub(crate) parts: u32,
+    pub(crate) sum: u32,
+}
+
 /// Numbers the parts of the batch at one position. Processors can turn this batch into several. Each part of these batches needs a
 /// different id, and a part must have the same id in every run.
 #[derive(Default)]
 pub(crate) struct PartNumbers {
     position: Option<Position>,
-    /// The next number of each flow. In `forward`, a flow is the records that are sent to one server, in their order. Other sinks
-    /// have only flow 0.
-    next: Vec<usize>,
+    /// The state of each flow. In `forward`, a flow is the records that are sent to one server, in their order. Other sinks have only
+    /// flow 0.
+    flows: Vec<Numbered>,
+}
+
+/// The parts of a flow that have a number.
+#[derive(Clone, Copy, Default)]
+struct Numbered {
+    parts: u32,
+    /// The sum of their checksums.
+    sum: u32,
 }
 
 impl PartNumbers {
-    /// Returns the number of the next part of `flow` at `position`, starting with 0.
-    pub(crate) fn next(&mut self, position: Option<Position>, flow: u8) -> usize {
-        if position != self.position {
-            self.position = position;
-            self.next.clear();
+    /// Returns the next part of `flow` at `position`; the first one has the number 0. `is_last`: no part of this flow follows at this
+    /// position. `checksum`: the checksum of the part's content, which only a part with followers needs.
+    pub(crate) fn next(
+        &mut self,
+        position: Position,
+        flow: u8,
+        is_last: bool,
+        checksum: impl FnOnce() -> u32,
+    ) -> Part {
+        if self.position != Some(position) {
+            self.position = Some(position);
+            self.flows.clear();
         }
-        let flow = usize::from(flow);
-        if self.next.len() <= flow {
-            self.next.resize(flow + 1, 0);
+        let at = usize::from(flow);
+        if self.flows.len() <= at {
+            self.flows.resize(at + 1, Numbered::default());
         }
-        let number = self.next[flow];
-        self.next[flow] += 1;
-        number
+        let numbered = &mut self.flows[at];
+        let number = numbered.parts;
+        numbered.parts += 1;
+        let (parts, sum) = match is_last {
+            true => (numbered.parts, numbered.sum),
+            false => {
+                let sum = checksum();
+                numbered.sum = numbered.sum.wrapping_add(sum);
+                (0, sum)
+            }
+        };
+        Part {
+            position,
+            flow,
+            number,
+            parts,
+            sum,
+        }
     }
 }
 
@@ -125,41 +175,50 @@ mod tests {
 
     #[test]
     fn parts_are_numbered_over_all_batches_of_a_position_for_each_flow() {
-        let position = |seq| Some(Position { epoch: 1, seq });
         let mut numbers = PartNumbers::default();
-        let mut next = |seq, flow| numbers.next(position(seq), flow);
-        assert_eq!(
-            [next(1, 0), next(1, 0), next(1, 2), next(1, 0)],
-            [0, 1, 0, 2]
-        );
-        assert_eq!([next(2, 0), next(2, 2)], [0, 0]);
+        let mut next = |seq, flow, is_last| {
+            let position = Position { epoch: 1, seq };
+            let part = numbers.next(position, flow, is_last, || 1);
+            (part.number, part.parts)
+        };
+        assert_eq!(next(1, 0, false), (0, 0));
+        assert_eq!(next(1, 0, false), (1, 0));
+        assert_eq!(next(1, 2, true), (0, 1));
+        assert_eq!(next(1, 0, true), (2, 3));
+        assert_eq!([next(2, 0, true), next(2, 2, true)], [(0, 1), (0, 1)]);
     }
 
     #[test]
-    fn behind_a_durable_channel_an_id_depends_on_position_and_bytes_alone() {
-        let position = Some(Position { epoch: 3, seq: 41 });
-        let id = |part, stored: &[u8]| {
-            let mut ids = Ids::new(Some(0xab)).unwrap();
-            ids.next(position, part, stored)
+    fn the_id_of_the_only_part_of_a_position_does_not_depend_on_its_bytes() {
+        let position = Position { epoch: 3, seq: 41 };
+        let id = |parts: &[&[u8]]| {
+            let mut ids = Ids::new(Some(0xab), &"out".into()).unwrap();
+            let mut numbers = PartNumbers::default();
+            let (last, before) = parts.split_last().unwrap();
+            let mut sent: Vec<String> = before
+                .iter()
+                .map(|bytes| ids.next(numbers.next(position, 0, false, || crc32c(bytes))))
+                .collect();
+            sent.push(ids.next(numbers.next(position, 0, true, || crc32c(last))));
+            sent
         };
+        let alone = "000000000000000000000000000000ab.out.3.41.0.0.1.00000000";
+        assert_eq!(id(&[b"x"]), [alone]);
+        assert_eq!(id(&[b"y"]), [alone]);
         // CRC-32C's check value (RFC 3720 and the catalogue of CRCs).
-        assert_eq!(
-            id(0, b"123456789"),
-            "000000000000000000000000000000ab.3.41.0.e3069283"
-        );
-        assert_eq!(id(1, b"x"), id(1, b"x"));
-        assert_ne!(id(1, b"x"), id(1, b"y"));
-        assert_ne!(id(0, b"x"), id(1, b"x"));
+        let first = "000000000000000000000000000000ab.out.3.41.0.0.0.e3069283";
+        let last = "000000000000000000000000000000ab.out.3.41.0.1.2.e3069283";
+        assert_eq!(id(&[b"123456789", b"x"]), [first, last]);
+        assert_eq!(id(&[b"123456789", b"y"]), [first, last]);
+        assert_ne!(id(&[b"other", b"x"])[1], last);
     }
 
     #[test]
     fn behind_memory_ids_never_repeat_and_never_look_like_durable_ones() {
-        let (mut one, mut other) = (Ids::new(None).unwrap(), Ids::new(None).unwrap());
-        let ids = [
-            one.next(None, 0, b""),
-            one.next(None, 0, b""),
-            other.next(None, 0, b""),
-        ];
+        let new = || Ids::new(None, &"out".into()).unwrap();
+        let (mut one, mut other) = (new(), new());
+        let part = Part::default();
+        let ids = [one.next(part), one.next(part), other.next(part)];
         assert!(ids[0] != ids[1] && ids[0] != ids[2]);
         assert!(ids.iter().all(|id| !id.contains('.')));
     }

@@ -84,6 +84,11 @@ impl<'a> Lane<'a> {
         self.inlet.channel_id()
     }
 
+    /// Whether more batches with the position of the last batch follow.
+    pub(crate) fn is_within(&self) -> bool {
+        self.inlet.is_within()
+    }
+
     /// Whether unsettled records survive the end of the process.
     pub(crate) fn is_durable(&self) -> bool {
         self.channel_id().is_some()
@@ -91,7 +96,7 @@ impl<'a> Lane<'a> {
 
     /// Creates the ids for what this lane sends.
     pub(crate) fn ids(&self) -> Result<Ids, Failure> {
-        Ids::new(self.channel_id())
+        Ids::new(self.channel_id(), &self.context.name)
     }
 
     /// Returns the next input. Takes batches and checkpoints from the inlet only if `has_room`. Cancel safe.

@@ -27,7 +27,7 @@ mod refused;
 mod trust;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use ids::{DurableId, Ids, PartNumbers};
+pub(crate) use ids::{DurableId, Ids, Part, PartNumbers};
 pub(crate) use lane::{Input, Lane};
 pub(crate) use lateness::Lateness;
 pub(crate) use options::{Batching, Retry};

@@ -17,6 +17,7 @@ use millstream_wire::{
 };
 
 use super::{
+    bundle,
     content::Content,
     end::End,
     outgoing::{Outgoing, YIELD_BYTES},
@@ -237,7 +238,27 @@ pub(super) async fn deliver(
     Ok(())
 }
 
-/// Handles a payload with faults or with groups of Fluent Bit: sends the good records, rejects faults, then acks the payload.
+/// Sends the batches of a bundle as one group.
+async fn bundle(
+    out: &mut Outgoing,
+    tag: Tag,
+    content: &Bytes,
+    received: &Bytes,
+    options: &Options<'_>,
+) -> Result<(), End> {
+    let Some(batches) = bundle::batches(out, content, received, options) else {
+        let reason = "a bundle whose content is not the frames that its options state";
+        return broken(out, tag, received, reason, options).await;
+    };
+    let outlet = &out.service.context.outlet;
+    let receipt = outlet.send_group(batches, options.chunk.is_some()).await;
+    out.acks.answer(vec![receipt], options.chunk).await;
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+/// Handles a payload with faults or with groups of Fluent Bit, or a bundle: sends the good records, rejects faults, then acks the
+/// payload.
 async fn sort(
     out: &mut Outgoing,
     (tag, encoding): (Tag, Encoding),
@@ -246,6 +267,10 @@ async fn sort(
     options: &Options<'_>,
     claim: &Claim,
 ) -> Result<(), End> {
+    // The frames in a bundle are not entries.
+    if options.frames.is_some() {
+        return bundle(out, tag, &content.body, received, options).await;
+    }
     let end = content.check.whole();
     let behind = content.body.slice(end..);
     let (mut good, mut records) = (content.body.slice(..end), content.check.records());

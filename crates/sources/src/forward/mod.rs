@@ -14,6 +14,7 @@
 
 mod acks;
 mod auth;
+mod bundle;
 mod config;
 mod connection;
 mod content;

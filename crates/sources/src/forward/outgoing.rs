@@ -86,6 +86,11 @@ impl Outgoing {
         }
     }
 
+    /// The number of the connection.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Sends a batch, and yields so that the next hop reads it while it is in the cache.
     pub(super) async fn send(&self, batch: Batch, awaited: bool) -> Receipt {
         let bytes = batch.len();

@@ -30,7 +30,9 @@ pub fn write_frame_head(out: &mut Vec<u8>, tag: &[u8], encoding: Encoding, lengt
 /// Writes the option map. A key is left out if `options` has no value for it. The key `compressed` is always written,
 /// as in fluentd.
 pub fn write_options(out: &mut Vec<u8>, options: &Options<'_>) {
-    let ours = u32::from(options.values.is_some()) + u32::from(options.received.is_some());
+    let ours = u32::from(options.values.is_some())
+        + u32::from(options.received.is_some())
+        + u32::from(options.frames.is_some());
     let keys = 1
         + u32::from(options.size.is_some())
         + u32::from(options.chunk.is_some())
@@ -69,5 +71,9 @@ pub fn write_options(out: &mut Vec<u8>, options: &Options<'_>) {
     if let Some(received) = options.received {
         write_str(out, b"received");
         write_int(out, received.0);
+    }
+    if let Some(frames) = options.frames {
+        write_str(out, b"frames");
+        write_uint(out, frames);
     }
 }

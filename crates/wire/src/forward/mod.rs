@@ -23,15 +23,18 @@
 //! size           records in the frame; never trusted
 //! compressed     "text" = not; "gzip" (one or more members), "zstd" (one or more frames)
 //! fluent_signal  fluent-bit: 0 logs, 1 metrics, 2 traces (whose payloads are not records)
-//! millstream     ours: {"values": {name: text, ...}, "received": nanoseconds since 1970}
+//! millstream     ours: {"values": {name: text, ...}, "received": nanoseconds since 1970, "frames": n}
 //! ```
 //!
 //! **Between two Millstreams** (`peer: millstream` at the sink) a batch of lines stays lines: element 1 is an ext value of type
 //! 76 (`L`), of any width. Like a packed payload, the lines may be compressed. The option `millstream` carries the other parts of
 //! a batch: the `values` that all its records share, and its receive time. Other receivers accept this option and ignore it. They
 //! cannot read lines, so lines are sent only to receivers that are configured as Millstreams. Versions up to 2026-11 also sent
-//! `floor`, the position below which they had settled everything. `floor` is ignored: any peer can write it, and only the id and
-//! the bytes of a chunk can prove that the chunk has arrived before.
+//! `floor`, the position below which they had settled everything. `floor` is ignored: any peer can write it.
+//!
+//! A **bundle** is a packed frame with the option `frames`: its payload is that many complete frames (packed or lines, not compressed,
+//! without ids), for example the batches of several tags into which processors have divided one position of a disk channel. The
+//! receiver keeps all of them or none, so after a crash it has the whole position or nothing of it.
 //!
 //! No memory is allocated for announced bytes before they have arrived. While a frame is incomplete, only its head is parsed
 //! again after each read. Nothing recurses. Reading, buffers, gathering and the order of acks are the task of `sources/forward`.
@@ -58,6 +61,9 @@ pub use frame::{Form, Frame};
 pub use options::{Compressed, Options, Signal};
 pub use run::message_head;
 pub use sift::{Sifted, sift, sifted_bytes_max, write_timed};
+
+/// The maximum number of frames in a bundle. Each becomes a batch, which takes more memory than a tiny frame.
+pub const BUNDLE_FRAMES_MAX: usize = 1 << 14;
 
 /// Ext type of a payload of lines, `L`.
 pub const LINES: i8 = 76;

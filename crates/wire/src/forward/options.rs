@@ -47,6 +47,8 @@ pub struct Options<'a> {
     pub values: Option<Values>,
     /// From another Millstream: the time at which that Millstream received the records.
     pub received: Option<Time>,
+    /// From another Millstream: the payload is a bundle of this many complete frames.
+    pub frames: Option<u64>,
 }
 
 impl<'a> Options<'a> {
@@ -103,6 +105,10 @@ impl<'a> Options<'a> {
                 b"received" => {
                     let nanos = i64::try_from(reader.int()?).map_err(|_| ReadError::Type)?;
                     self.received = Some(Time(nanos));
+                }
+                b"frames" => {
+                    let frames = u64::try_from(reader.int()?).map_err(|_| ReadError::Type)?;
+                    self.frames = Some(frames);
                 }
                 _ => reader.skip()?,
             }

@@ -11,9 +11,10 @@
 //!     44   4   0
 //!     48  32N  per entry:
 //!              0  16   key of the chunk; zeros for a closed connection
-//!             16   8   number of the connection
+//!             16   8   number of the connection; of a part of a position its mark (repeats.rs)
 //!             24   4   keep time, seconds since 1970
-//!             28   4   1: a chunk with a shared id (key.rs); 2: a chunk with a unique id; 3: an orderly close of a connection
+//!             28   4   1: a chunk with a shared id (key.rs); 2: a chunk with a unique id; 3: an orderly close of a connection;
+//!                      4: a part of a position of another Millstream's channel
 //! ```
 //!
 //! The file is written and synced when its segment closes, and removed when all its ids have left the window (the ids of recent chunks). So
@@ -50,6 +51,8 @@ pub(super) enum IdRecord {
         /// Whether the id of the chunk is unique. A chunk with a unique id needs no proof that its acknowledgement arrived (window.rs).
         proved: bool,
     },
+    /// A part of a position of another Millstream's channel.
+    Part { key: Key, mark: u64, seconds: u32 },
     /// The peer closed the connection in an orderly way after it had received all acknowledgements.
     Closed { connection: u64, seconds: u32 },
 }
@@ -92,6 +95,7 @@ pub(super) fn write_ids(
                 connection,
                 seconds,
             } => ([0; 16], connection, seconds, 3),
+            IdRecord::Part { key, mark, seconds } => (key.0, mark, seconds, 4),
         };
         out.extend_from_slice(&key);
         out.extend_from_slice(&connection.to_le_bytes());
@@ -151,6 +155,11 @@ fn decode(bytes: &[u8], channel: &ChannelId, segment: u64) -> Option<Vec<IdRecor
             },
             3 => IdRecord::Closed {
                 connection,
+                seconds,
+            },
+            4 => IdRecord::Part {
+                key,
+                mark: connection,
                 seconds,
             },
             _ => return None,

@@ -4,8 +4,12 @@
 //! values are hashed with SipHash-2-4-128 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random
 //! id, so that no sender can forge the key of another sender's chunk. The odds that two of a million chunks share a key are about 1 in
 //! 10^27.
+//!
+//! The key of a part of a position of another Millstream's channel ([`PartId`]) has no content in it, because the processors in front of
+//! that Millstream's sink may have changed before the part is sent again. See repeats.rs.
 
 use millstream_record::ChunkOrigin;
+use millstream_wire::part_id::PartId;
 
 /// The key of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,14 +30,30 @@ const UNIQUE_BYTES_MIN: usize = 16;
 /// Fluent Bit's content hash has this many hex digits.
 const CONTENT_DIGITS: usize = 32;
 
-/// Decides whether the id of a chunk is unique. Only an id that is a MessagePack string or binary can be unique.
-pub(super) fn identity(id: &[u8]) -> Identity {
-    let text = match id {
+/// Precedes the id in the id of a chunk that is a request of the source `http`.
+const REQUEST_MARK: &[u8] = b"idempotency-key ";
+
+/// Reads the id of a chunk as that of a part of a position; `None` if it is any other id.
+pub(super) fn part_id(id: &[u8]) -> Option<PartId<'_>> {
+    let text = text(id)?;
+    PartId::parse(text.strip_prefix(REQUEST_MARK).unwrap_or(text))
+}
+
+/// The bytes of a MessagePack string or binary; `None` for any other value.
+fn text(id: &[u8]) -> Option<&[u8]> {
+    match id {
         [0xa0..=0xbf, text @ ..]
         | [0xd9 | 0xc4, _, text @ ..]
         | [0xda | 0xc5, _, _, text @ ..]
-        | [0xdb | 0xc6, _, _, _, _, text @ ..] => text,
-        _ => return Identity::Shared,
+        | [0xdb | 0xc6, _, _, _, _, text @ ..] => Some(text),
+        _ => None,
+    }
+}
+
+/// Decides whether the id of a chunk is unique. Only an id that is a MessagePack string or binary can be unique.
+pub(super) fn identity(id: &[u8]) -> Identity {
+    let Some(text) = text(id) else {
+        return Identity::Shared;
     };
     let content = text.len() == CONTENT_DIGITS && text.iter().all(u8::is_ascii_hexdigit);
     if content || text.len() < UNIQUE_BYTES_MIN {
@@ -68,6 +88,21 @@ impl Keys {
         input.extend_from_slice(&(chunk.id.len() as u64).to_le_bytes());
         input.extend_from_slice(&chunk.id);
         input.extend_from_slice(chunk.tag.as_str().as_bytes());
+        Key(siphash128(&self.secret, input))
+    }
+
+    /// The key of a part of a position; `None`: of its last part, whatever its number.
+    pub(super) fn part(&mut self, id: &PartId<'_>, part: Option<u32>) -> Key {
+        let input = &mut self.input;
+        input.clear();
+        // Different from the reserved bytes above, so that no chunk has the key of a part.
+        input.extend_from_slice(&[1; 8]);
+        input.extend_from_slice(&id.channel.to_le_bytes());
+        input.extend_from_slice(&id.position.epoch.to_le_bytes());
+        input.extend_from_slice(&id.position.seq.to_le_bytes());
+        input.push(id.flow);
+        input.extend_from_slice(&part.unwrap_or(u32::MAX).to_le_bytes());
+        input.extend_from_slice(id.sink.as_bytes());
         Key(siphash128(&self.secret, input))
     }
 }
@@ -142,6 +177,21 @@ mod tests {
         };
         assert_eq!(hex(b""), "a3817f04ba25a8e66df67214c7550293");
         assert_eq!(hex(&[0]), "da87c1d86b99af44347659119b22fc45");
+    }
+
+    #[test]
+    fn the_ids_of_a_sink_and_of_its_requests_are_parts_of_positions() {
+        let text = b"000000000000000000000000000000ab.next.3.41.0.0.1.00000000";
+        let plain = [&[0xd9, 57][..], text].concat();
+        let request = [&[0xd9, 73][..], REQUEST_MARK, text].concat();
+        let id = part_id(&plain).unwrap();
+        assert_eq!((id.sink, part_id(&request)), ("next", Some(id)));
+        assert_eq!(part_id(text), None);
+        let mut keys = Keys::new([1; 16]);
+        let other = PartId { flow: 1, ..id };
+        let of = [(id, None), (id, Some(0)), (other, None)];
+        let [last, first, other] = of.map(|(id, part)| keys.part(&id, part));
+        assert!(last != first && last != other);
     }
 
     #[test]

@@ -88,6 +88,7 @@ pub use millstream_pipeline::channel::{Behind, Then};
 pub use options::{ChannelId, Options, SEGMENT_BYTES, SEGMENT_BYTES_LEAST, Sync};
 pub use reader::{Item, Lost, Reader};
 pub use recover::Recovered;
+pub use repeats::OtherContent;
 pub use skip::{Skipped, unsettled};
 pub use window::Dedupe;
 
@@ -526,6 +527,11 @@ impl Log {
     /// The number of chunks that arrived again and were not stored a second time.
     pub fn repeats(&self) -> u64 {
         self.repeats.count
+    }
+
+    /// The parts of positions of other Millstreams that arrived again with another content since the last call.
+    pub fn drain_other_content(&mut self) -> OtherContent {
+        std::mem::take(&mut self.repeats.other)
     }
 
     /// The number of ids that were evicted from the window before they reached the maximum age.

@@ -234,7 +234,7 @@ impl Staging {
             dropped.records += frame.batch.map_or(0, |batch| u64::from(batch.count));
             let closed = frame.ids.iter().filter_map(|id| match id {
                 IdRecord::Closed { connection, .. } => Some(*connection),
-                IdRecord::Chunk { .. } => None,
+                IdRecord::Chunk { .. } | IdRecord::Part { .. } => None,
             });
             dropped.closed.extend(closed);
         }

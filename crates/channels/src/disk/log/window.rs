@@ -52,6 +52,7 @@ const CONNECTIONS_MAX: usize = 65_536;
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: Key,
+    /// The number of the connection; of a part of a position its mark (repeats.rs).
     connection: u64,
     seconds: u32,
     proved: bool,
@@ -153,9 +154,32 @@ impl Window {
         };
         match repeat {
             false => Lookup::New,
-            true if number < self.kept => Lookup::Kept,
-            true => Lookup::Pending,
+            true => self.state(number),
         }
+    }
+
+    /// Whether the entry with this number is kept.
+    pub(super) fn state(&self, number: u64) -> Lookup {
+        match number < self.kept {
+            true => Lookup::Kept,
+            false => Lookup::Pending,
+        }
+    }
+
+    /// The number and the mark of a part of a position.
+    pub(super) fn part(&self, key: &Key) -> Option<(u64, u64)> {
+        let (number, entry) = self.find(key)?;
+        Some((number, entry.connection))
+    }
+
+    /// Adds a part of a position that is being staged.
+    pub(super) fn insert_part(&mut self, key: Key, mark: u64, seconds: u32) {
+        self.push(Entry {
+            key,
+            connection: mark,
+            seconds,
+            proved: true,
+        });
     }
 
     /// Adds a chunk that is being staged.
@@ -186,6 +210,7 @@ impl Window {
                     proved,
                 });
             }
+            IdRecord::Part { key, mark, seconds } => self.insert_part(key, mark, seconds),
             IdRecord::Closed { connection, .. } => {
                 self.close(connection, true);
                 self.closed.clear();

@@ -232,10 +232,93 @@ fn behind_a_durable_channel_every_frame_is_a_chunk_whose_id_contains_its_positio
         assert_eq!(frames.len(), 3);
         for (number, frame) in frames.iter().enumerate() {
             let id = String::from_utf8(frame.id[2..].to_vec()).unwrap();
-            let prefix = format!("{:032x}.1.{}.0.", 0xfeed, number + 1);
-            assert!(id.starts_with(&prefix), "{id}");
+            let expected = format!("{:032x}.sink.1.{}.0.0.1.00000000", 0xfeed, number + 1);
+            assert_eq!(id, expected);
         }
     });
+}
+
+/// Sends these batches, which processors have made from one position, and returns the frames that arrive.
+fn sent_together(batches: Vec<Batch>, more: &str) -> Vec<Received> {
+    local(async {
+        let server = Server::start(|_| Act::Ack).await;
+        let upstream = Upstream::durable(7);
+        upstream.put_parts(batches);
+        upstream.put(packed("next", "last\n"), false);
+        upstream.close();
+        let options = options(&[&server], more);
+        rig(&upstream, &options).run().await.unwrap();
+        assert_eq!(upstream.settled(), 2);
+        server.received()
+    })
+}
+
+fn id(frame: &Received) -> String {
+    String::from_utf8(frame.id[2..].to_vec()).unwrap()
+}
+
+#[test]
+fn to_another_millstream_all_batches_of_a_position_travel_in_one_chunk() {
+    let mut valued = lines("b", "two\nthree\n");
+    let mut values = Values::new();
+    values.set("host", "a1");
+    valued.values = std::sync::Arc::new(values);
+    let batches = vec![packed("a", "one\n"), valued.clone(), packed("a", "four\n")];
+    for more in ["", r#", "compression": "gzip""#, r#", "balance": "all""#] {
+        let more = format!(r#", "peer": "millstream"{more}"#);
+        let frames = sent_together(batches.clone(), &more);
+        assert_eq!(frames.len(), 2);
+        assert_eq!(
+            id(&frames[0]),
+            format!("{:032x}.sink.1.1.0.0.1.00000000", 7)
+        );
+        assert_eq!(frames[0].option("size"), Some(&4.into()));
+        assert_eq!(
+            frames[0].option("millstream").unwrap()["frames"],
+            Value::from(3)
+        );
+        if more.contains("gzip") {
+            continue;
+        }
+        assert_eq!(frames[1].messages(), ["last"]);
+        let mut payload = &frames[0].payload[..];
+        let mut tags = Vec::new();
+        while !payload.is_empty() {
+            let frame = rmpv::decode::read_value(&mut payload).unwrap();
+            if frame[0] == Value::from("b") {
+                assert_eq!(frame[1], Value::Ext(76, valued.body.to_vec()));
+                assert_eq!(frame[2]["millstream"]["values"]["host"], Value::from("a1"));
+            }
+            tags.push(frame[0].as_str().unwrap().to_owned());
+        }
+        assert_eq!(tags, ["a", "b", "a"]);
+    }
+    // Other receivers do not know bundles.
+    let frames = sent_together(batches, "");
+    assert_eq!(frames.len(), 4);
+    assert!(
+        frames
+            .iter()
+            .all(|frame| frame.option("millstream").is_none())
+    );
+}
+
+#[test]
+fn a_position_that_is_too_large_for_a_chunk_becomes_several_and_the_last_one_says_how_many() {
+    let text = format!("{}\n", "x".repeat(1000)).repeat(5_000);
+    let batches: Vec<Batch> = ["a", "b", "c"].map(|tag| packed(tag, &text)).into();
+    for more in [
+        r#", "peer": "millstream", "in_flight": "64MiB""#,
+        r#", "in_flight": "64MiB""#,
+    ] {
+        let frames = sent_together(batches.clone(), more);
+        assert_eq!(frames.len(), 4);
+        let ids: Vec<String> = frames.iter().map(id).collect();
+        let of = |number: usize| format!("{:032x}.sink.1.1.0.{number}.", 7);
+        assert!(ids[0].starts_with(&(of(0) + "0.")), "{ids:?}");
+        assert!(ids[1].starts_with(&(of(1) + "0.")), "{ids:?}");
+        assert!(ids[2].starts_with(&(of(2) + "3.")), "{ids:?}");
+    }
 }
 
 #[test]

@@ -74,7 +74,10 @@ fn the_chunks_of_a_batch_have_the_same_ids_and_bytes_after_a_restart() {
         check(&frames, &numbers);
         for (number, frame) in frames.iter().enumerate() {
             let id = String::from_utf8(frame.id[2..].to_vec()).unwrap();
-            assert!(id.starts_with(&format!("{:032x}.1.1.{number}.", 7)), "{id}");
+            assert!(
+                id.starts_with(&format!("{:032x}.sink.1.1.0.{number}.", 7)),
+                "{id}"
+            );
         }
     });
 }

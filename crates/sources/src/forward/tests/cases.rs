@@ -310,6 +310,7 @@ fn another_millstream_sends_lines_and_values() {
         signal: Signal::Logs,
         values: Some(values),
         received: Some(Time(5)),
+        frames: None,
     };
     for lines in [b"one\ntwo\n".to_vec(), b"line\n".repeat(20_000)] {
         let mut frame = Vec::new();
@@ -327,6 +328,90 @@ fn another_millstream_sends_lines_and_values() {
             (value("host"), value("path"), value("peer")),
             (Some("origin"), Some("/var/log/x"), Some("127.0.0.1"))
         );
+    }
+}
+
+/// A bundle of these frames: tag, encoding, payload.
+fn bundle(frames: &[(&str, Encoding, Vec<u8>)], count: u64, codec: Option<Codec>) -> Vec<u8> {
+    let mut payload = Vec::new();
+    for (tag, encoding, body) in frames {
+        write_frame_head(&mut payload, tag.as_bytes(), *encoding, body.len() as u32);
+        payload.extend_from_slice(body);
+        let options = Options {
+            received: Some(Time(5)),
+            ..Options::default()
+        };
+        write_options(&mut payload, &options);
+    }
+    let compressed = match codec {
+        None => Compressed::No,
+        Some(codec) => {
+            let mut packed = Vec::new();
+            compress(codec, &payload, &mut packed).unwrap();
+            payload = packed;
+            Compressed::Gzip
+        }
+    };
+    let options = Options {
+        chunk: Some(b"\xa1x"),
+        compressed,
+        frames: Some(count),
+        ..Options::default()
+    };
+    let mut frame = Vec::new();
+    write_frame_head(&mut frame, b"a", Encoding::Packed, payload.len() as u32);
+    frame.extend_from_slice(&payload);
+    write_options(&mut frame, &options);
+    frame
+}
+
+#[test]
+fn the_frames_of_a_bundle_become_batches_with_its_id() {
+    let frames = [
+        ("a", Encoding::Packed, entries(0..2)),
+        ("b", Encoding::Lines, b"one\n".to_vec()),
+        ("a", Encoding::Packed, entries(2..3000)),
+    ];
+    let taken = Taken::durable();
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    for codec in [None, Some(Codec::Gzip)] {
+        write(&mut stream, &bundle(&frames, 3, codec));
+        assert_eq!(read(&mut stream, 7), b"\x81\xa3ack\xa1x");
+        let batches = taken.records(3001);
+        assert_eq!(batches.len(), 3);
+        for (batch, (tag, encoding, body)) in batches.iter().zip(&frames) {
+            assert_eq!((batch.tag.as_str(), batch.encoding), (*tag, *encoding));
+            assert_eq!((batch.received, &batch.body[..]), (Time(5), &body[..]));
+        }
+        assert_eq!(chunk_ids(&batches), vec![b"\xa1x".to_vec(); 3]);
+        taken.set(|state| state.batches.clear());
+    }
+}
+
+#[test]
+fn a_bundle_that_is_not_what_its_options_state_is_rejected_after_some_attempts() {
+    let good = ("a", Encoding::Packed, entries(0..2));
+    let lines = |text: &[u8]| ("a", Encoding::Packed, text.to_vec());
+    for (frames, count) in [
+        (vec![good.clone()], 2),
+        (vec![good.clone(), lines(b"\xc0")], 2),
+        (vec![good.clone(), lines(b"")], 2),
+        (vec![good; 3], 1 << 40),
+    ] {
+        let taken = Taken::durable();
+        let server = serve(&taken, "");
+        loop {
+            let mut stream = server.connect();
+            write(&mut stream, &bundle(&frames, count, None));
+            let mut answer = [0; 7];
+            if stream.read_exact(&mut answer).is_ok() {
+                assert_eq!(&answer, b"\x81\xa3ack\xa1x");
+                break;
+            }
+        }
+        assert!(taken.is_empty());
+        server.rejected.records(1);
     }
 }
 

@@ -171,6 +171,7 @@ proptest! {
             signal: Signal::Logs,
             values: Some(shared),
             received: Some(Time(received)),
+            frames: None,
         };
         let mut head = Vec::new();
         write_frame_head(&mut head, tag.as_bytes(), encoding, payload.len() as u32);
