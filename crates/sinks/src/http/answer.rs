@@ -4,6 +4,8 @@
 //! |---|---|
 //! | 2xx | done (`bulk`: item by item) |
 //! | 307, 308 to another path on the same server | sent to that path, unchanged |
+//! | 2xx that the option `success` excludes | retried unchanged, or refused |
+//! | a status in `success.status` | done |
 //! | other 3xx, 5xx, the statuses in the option `again` | retried unchanged |
 //! | other 4xx | refused |
 
@@ -16,6 +18,8 @@ use hyper::{
 };
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use millstream_record::Time;
+
+use super::success::{Otherwise, Success};
 
 /// Longest `Retry-After` that the sink honors. A longer one is shortened to this time.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
@@ -48,10 +52,18 @@ pub(super) enum Verdict {
 }
 
 impl Answer {
-    pub(super) fn verdict(&self, again: &[u16]) -> Verdict {
+    pub(super) fn verdict(&self, again: &[u16], success: &Success) -> Verdict {
         let status = self.status;
-        if status.is_success() {
-            return Verdict::Done;
+        match success.verdict(self) {
+            Some(Ok(())) => return Verdict::Done,
+            Some(Err(why)) => {
+                let why = format!("{why}: {}", self.summary());
+                return match success.otherwise() {
+                    Otherwise::Retry => Verdict::Again(self.retry_after(), why),
+                    Otherwise::Reject => Verdict::Refused { why, parts: true },
+                };
+            }
+            None => {}
         }
         let moved = matches!(status.as_u16(), 307 | 308);
         if let (true, Some(location)) = (moved, self.text(LOCATION.as_str())) {
@@ -121,7 +133,7 @@ mod tests {
             body: Bytes::from_static(b"no  such\nthing"),
             whole: true,
         };
-        answer.verdict(&[401, 408, 429])
+        answer.verdict(&[401, 408, 429], &Success::default())
     }
 
     #[test]

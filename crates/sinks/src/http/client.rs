@@ -4,10 +4,10 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! The client uses HTTP/1.1 by `hyper`, with one request at a time on each connection. It promises that it reads at most
-//! [`ANSWER_BYTES_MAX`] of an answer. If a request fails because the server had closed the idle connection, the request is
+//! [`ANSWER_BYTES_MAX`] of an answer. If a request fails because the server had closed or reset the idle connection, the request is
 //! resent immediately on another connection. A connection is used for a minute at most ([`AGE_MAX`]).
 
-use std::{cell::RefCell, fmt::Display, sync::Arc, time::Duration};
+use std::{cell::RefCell, error::Error, fmt::Display, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -20,9 +20,9 @@ use hyper::{
     },
 };
 use hyper_util::rt::TokioIo;
-use millstream_net::{ClientTls, Socket, Stream, connect};
+use millstream_net::{ClientTls, Motion, Moving, Socket, Stream, connect, while_moving};
 use millstream_pipeline::{meters::Meter, report::Reporter};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{
     answer::Answer,
@@ -49,11 +49,15 @@ pub(super) struct Client {
     pub(super) idle: RefCell<Vec<Kept>>,
 }
 
-/// A connection, and when it was made.
+/// A connection, when it was made, and whether its bytes move.
 pub(super) struct Kept {
     sender: SendRequest<Full<Bytes>>,
     since: Instant,
+    motion: Motion,
 }
+
+/// The connection that a request uses at present.
+type Current = RefCell<Option<Motion>>;
 
 /// The items of a request that are sent together: all of them, or some.
 pub(super) struct Part<'a> {
@@ -64,30 +68,38 @@ pub(super) struct Part<'a> {
 }
 
 impl Client {
-    /// Sends a part of a request and reads the answer, within `retry.timeout`.
+    /// Sends a part of a request and reads the answer. Fails if no byte moves for `retry.timeout`.
     ///
     /// # Errors
     /// Returns why there is no answer.
     pub(super) async fn exchange(&self, part: &Part<'_>) -> Result<Answer, String> {
-        match timeout(self.timeout, self.exchange_now(part)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(format!("no answer within {:?}", self.timeout)),
+        let current = Current::default();
+        let seen = || current.borrow().as_ref().map(Motion::now);
+        let exchange = self.exchange_now(part, &current);
+        match while_moving(self.timeout, seen, exchange).await {
+            Some(answer) => answer,
+            None => Err(format!(
+                "no answer, and no byte moved for {:?}",
+                self.timeout
+            )),
         }
     }
 
-    async fn exchange_now(&self, part: &Part<'_>) -> Result<Answer, String> {
+    async fn exchange_now(&self, part: &Part<'_>, current: &Current) -> Result<Answer, String> {
         // The server may have closed an idle connection. This is not a failure: the next connection is used.
         while let Some(mut kept) = self.reuse() {
+            current.replace(Some(kept.motion.clone()));
             if kept.sender.ready().await.is_err() {
                 continue;
             }
             match kept.sender.send_request(self.request(part)?).await {
                 Ok(response) => return self.read(response, kept).await,
-                Err(error) if error.is_canceled() || error.is_closed() || is_cut(&error) => {}
+                Err(error) if was_closed(&error) => {}
                 Err(error) => return Err(chain(&error)),
             }
         }
         let mut made = self.connect().await?;
+        current.replace(Some(made.motion.clone()));
         let response = made.sender.send_request(self.request(part)?).await;
         let response = response.map_err(|error| chain(&error))?;
         self.read(response, made).await
@@ -151,6 +163,7 @@ impl Client {
                 secure.map_err(|error| format!("TLS: {error}"))?
             }
         };
+        let (stream, motion) = Moving::new(stream);
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|error| chain(&error))?;
@@ -160,6 +173,7 @@ impl Client {
         Ok(Kept {
             sender,
             since: Instant::now(),
+            motion,
         })
     }
 
@@ -217,14 +231,23 @@ impl Client {
     }
 }
 
-/// Whether the connection was closed before the answer began.
-fn is_cut(error: &hyper::Error) -> bool {
-    error.is_incomplete_message()
+/// Whether the server had closed or reset the connection before the answer began.
+fn was_closed(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    let is_reset = cause.is_some_and(|cause: &io::Error| {
+        matches!(
+            cause.kind(),
+            io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::UnexpectedEof
+        )
+    });
+    error.is_canceled() || error.is_closed() || error.is_incomplete_message() || is_reset
 }
 
 /// The text of an error and of all its causes. The text of hyper's error alone leaves out the causes.
 fn chain(error: &hyper::Error) -> String {
-    use std::error::Error;
     let mut text = error.to_string();
     let mut cause: Option<&dyn Error> = error.source();
     while let Some(error) = cause {

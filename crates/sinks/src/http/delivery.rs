@@ -23,6 +23,7 @@ use super::{
     bulk,
     client::{Client, Part},
     request::Request,
+    success::Success,
 };
 use crate::sending::{Outage, Retry, Then};
 
@@ -37,6 +38,7 @@ pub(super) struct Sender {
     pub(super) client: Client,
     pub(super) url: String,
     pub(super) again: Vec<u16>,
+    pub(super) success: Success,
     pub(super) retry: Retry,
     /// With `framing: bulk`: whether this sink makes the documents' ids. `None`: another framing.
     pub(super) bulk: Option<bool>,
@@ -164,7 +166,7 @@ impl Delivery<'_> {
             let (wait, why): (Option<Duration>, String) =
                 match self.sender.client.exchange(&part).await {
                     Err(why) => (None, why),
-                    Ok(answer) => match answer.verdict(&self.sender.again) {
+                    Ok(answer) => match answer.verdict(&self.sender.again, &self.sender.success) {
                         Verdict::Done if piece.items.len() > 1 && self.is_unread(&answer) => {
                             self.split(piece);
                             return true;

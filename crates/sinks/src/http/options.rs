@@ -8,6 +8,7 @@ use millstream_wire::template::Template;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::success::Success;
 use crate::sending::{Batching, Retry};
 
 /// The options of `http` in addition to those of the format.
@@ -52,6 +53,10 @@ pub(super) struct Config {
     /// Statuses on which a request is retried unchanged, in addition to 5xx. Any other 4xx rejects the request's records.
     #[serde(default = "again")]
     pub(super) again: Vec<u16>,
+    /// Which answers mean that the server has stored the request, if a 2xx alone does not. An answer that does not fulfil this is never
+    /// counted as delivered.
+    #[serde(default)]
+    pub(super) success: Success,
     /// Whether each request has a header `Idempotency-Key`, which stays the same when the request is resent; behind a disk channel
     /// even after a restart. Default: `true`; `false` with `framing: bulk`.
     #[serde(default)]

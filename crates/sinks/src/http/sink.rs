@@ -142,6 +142,7 @@ impl Http {
             client: self.client(context.reporter.clone(), opened),
             url: self.site.to_string(),
             again: config.again.clone(),
+            success: config.success.clone(),
             retry: config.retry,
             bulk: config.bulk.as_ref().map(|bulk| ours(&bulk.id)),
             durable,

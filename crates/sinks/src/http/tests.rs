@@ -452,10 +452,167 @@ fn behind_a_durable_channel_keys_and_bodies_are_the_same_after_a_restart() {
     assert!(
         whole
             .keys()
-            .all(|key| key.starts_with("000000000000000000000000000000ab.1."))
+            .all(|key| key.starts_with("000000000000000000000000000000ab.sink.1."))
     );
     let all: usize = whole.values().map(|body| body.lines().count()).sum();
     assert_eq!(all, 5001);
+}
+
+#[test]
+fn the_key_of_a_position_that_is_one_request_does_not_depend_on_what_processors_made_of_it() {
+    let keys = |texts: &[&str], more: &str| -> Vec<String> {
+        let server = Scripted::start(|_| Said::status(200));
+        let upstream = Upstream::durable(0xab);
+        upstream.put_parts(texts.iter().map(|text| packed("t", text)).collect());
+        run(&options(&server, more), &upstream);
+        let requests = server.requests();
+        let key = |request: &server::Request| request.header("idempotency-key").unwrap().to_owned();
+        requests.iter().map(key).collect()
+    };
+    let only = "000000000000000000000000000000ab.sink.1.1.0.0.1.00000000";
+    assert_eq!(keys(&["a\nb\n"], ""), [only]);
+    assert_eq!(keys(&["edited\n"], ""), [only]);
+    // With several requests, the checksums tell different contents apart.
+    let one = keys(
+        &["a\n", "b\n"],
+        r#", "in_flight": 1, "batch": {"records": 1}"#,
+    );
+    let other = keys(
+        &["edited\n", "b\n"],
+        r#", "in_flight": 1, "batch": {"records": 1}"#,
+    );
+    assert_eq!((one.len(), other.len()), (2, 2));
+    assert!(
+        one[0] != other[0] && one[1] != other[1],
+        "{one:?} {other:?}"
+    );
+    assert!(one[1].starts_with("000000000000000000000000000000ab.sink.1.1.0.1.2."));
+}
+
+#[test]
+fn an_answer_that_the_option_success_excludes_is_retried_or_refused() {
+    let answers = |n: usize| match n {
+        0 => Said::status(200).with("X-ClickHouse-Exception-Code", "241"),
+        1 => Said::status(200).body("Code: 241. DB::Exception: Memory limit exceeded"),
+        2 => Said::status(201),
+        _ => Said::status(200),
+    };
+    let success = r#"{"status": [200], "header": {"X-ClickHouse-Exception-Code": false}, "body": {"not": "DB::Exception"}}"#;
+    let server = Scripted::start(answers);
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", "a\n"), false);
+    run(
+        &options(&server, &format!(r#", "success": {success}"#)),
+        &upstream,
+    );
+    assert_eq!(server.requests().len(), 4);
+    assert_eq!(upstream.settled(), 1);
+    assert!(upstream.rejected().is_empty());
+    // With `otherwise: reject`, only the record that causes the failure is rejected.
+    let server = Scripted::answering(|request| match request.text().contains("bad") {
+        true => Said::status(200).body("DB::Exception"),
+        false => Said::status(200),
+    });
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", "a\nbad\nb\n"), false);
+    let more = r#", "success": {"body": {"not": "DB::Exception"}, "otherwise": "reject"}"#;
+    run(&options(&server, more), &upstream);
+    let told = rejected(&upstream);
+    assert_eq!(told.len(), 1);
+    assert!(told[0].0.contains("bad") && told[0].1.contains("the body matches"));
+}
+
+#[test]
+fn a_reset_of_an_idle_connection_is_no_failure() {
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        loop {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = Vec::new();
+            let mut block = [0; 4096];
+            // The request ends with the line of the record.
+            while !bytes.ends_with(b"}\n") {
+                let count = stream.read(&mut block).unwrap();
+                bytes.extend_from_slice(&block[..count]);
+            }
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                .unwrap();
+            // The next request is reset: the socket is closed while its bytes are unread.
+            let _ = stream.peek(&mut [0]);
+        }
+    });
+    let upstream = Upstream::durable(7);
+    for number in 0..5 {
+        upstream.put(packed("t", &format!("{number}\n")), false);
+    }
+    upstream.close();
+    let options = format!(
+        r#"{{"url": "http://127.0.0.1:{port}/", "in_flight": 1, "retry": {{"first": "30s"}}}}"#
+    );
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    let start = Instant::now();
+    block_on(rig.run()).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert_eq!(rig.meter("requests_resent"), 0);
+    assert_eq!(upstream.settled(), 5);
+}
+
+#[test]
+fn a_request_over_a_slow_line_may_take_longer_than_the_timeout() {
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A small window, so that the kernel cannot take the whole request at once.
+    socket2::SockRef::from(&listener)
+        .set_recv_buffer_size(16 << 10)
+        .unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connections = std::sync::Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+            let (mut bytes, mut block) = (Vec::new(), vec![0; 64 << 10]);
+            while !bytes.ends_with(b"end\n") {
+                let count = stream.read(&mut block).unwrap();
+                if count == 0 {
+                    break;
+                }
+                bytes.extend_from_slice(&block[..count]);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let upstream = Upstream::durable(7);
+    let line = "x".repeat(1000);
+    let text = format!("{line}\n").repeat(6000) + "end\n";
+    upstream.put(packed("t", &text), false);
+    upstream.close();
+    let options = format!(
+        r#"{{"url": "http://127.0.0.1:{port}/", "format": "raw", "batch": {{"size": "16MiB"}}, "retry": {{"timeout": "800ms"}}}}"#
+    );
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    let start = Instant::now();
+    block_on(rig.run()).unwrap();
+    assert!(
+        start.elapsed() > Duration::from_millis(800),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+    assert_eq!(rig.meter("requests_resent"), 0);
+    assert_eq!(upstream.settled(), 1);
 }
 
 #[test]

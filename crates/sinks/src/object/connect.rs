@@ -11,7 +11,7 @@ use object_store::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{cloud::Objects, requests::Http};
+use super::{cloud::Objects, requests::Http, slow};
 
 /// The number of retries of a request before the sink reports the failure and waits.
 const RETRIES: usize = 2;
@@ -75,7 +75,7 @@ pub(super) fn connect(bucket: &Bucket, http: &Http) -> Result<Arc<dyn Objects>, 
         .as_deref()
         .is_some_and(|e| e.starts_with("http://"));
     let client = ClientOptions::new()
-        .with_timeout(http.timeout)
+        .with_timeout(slow::limit(http.timeout, http.part_bytes))
         .with_connect_timeout(http.timeout)
         .with_allow_http(plain);
     let again = RetryConfig {

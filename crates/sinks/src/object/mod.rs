@@ -17,6 +17,7 @@ mod local;
 mod options;
 mod probe;
 mod requests;
+mod slow;
 #[cfg(test)]
 mod tests;
 mod trouble;
@@ -158,6 +159,7 @@ impl ObjectSink {
     fn http(&self, timeout: Duration, reporter: &Reporter) -> Http {
         Http {
             timeout,
+            part_bytes: self.part_bytes,
             tls: self.tls.clone(),
             reporter: reporter.clone(),
         }

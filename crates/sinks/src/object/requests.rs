@@ -22,6 +22,8 @@ use object_store::{
 };
 use rustls::ClientConfig;
 
+use super::slow;
+
 /// The user agent.
 const AGENT: &str = concat!("millstream/", env!("CARGO_PKG_VERSION"));
 /// Connections that are older are used no more.
@@ -30,8 +32,10 @@ const AGE_MAX: Duration = Duration::from_secs(60);
 /// The settings of requests.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
-    /// The timeout of a connection and of a response.
+    /// The option `retry.timeout`.
     pub(super) timeout: Duration,
+    /// The option `part`: the maximum bytes of a request.
+    pub(super) part_bytes: usize,
     /// The option `tls`; None for the system's root certificates.
     pub(super) tls: Option<Arc<ClientTls>>,
     pub(super) reporter: Reporter,
@@ -102,7 +106,8 @@ impl Current {
             Some(tls) => {
                 let client = reqwest::Client::builder()
                     .tls_backend_preconfigured(ClientConfig::clone(tls))
-                    .timeout(http.timeout)
+                    .timeout(slow::limit(http.timeout, http.part_bytes))
+                    .tcp_user_timeout(http.timeout)
                     .connect_timeout(http.timeout)
                     .user_agent(AGENT)
                     .build();
@@ -133,7 +138,8 @@ impl HttpService for Requests {
         Box::pin(async move {
             let client = self.client();
             let client = client.map_err(|error| HttpError::new(HttpErrorKind::Connect, error))?;
-            client.execute(request).await
+            let bytes = request.body().content_length();
+            slow::within(self.http.timeout, bytes, client.execute(request)).await
         })
     }
 }
@@ -164,6 +170,7 @@ mod tests {
         let tls = ClientTls::check(&tls, &options).unwrap();
         let http = Http {
             timeout: Duration::from_secs(5),
+            part_bytes: 5 << 20,
             tls: tls.map(Arc::new),
             reporter: Reporter::new("out"),
         };

@@ -17,7 +17,8 @@ pub(crate) struct Retry {
     pub(crate) first: Period,
     /// Longest wait between two attempts.
     pub(crate) max: Period,
-    /// Time limit for a connection attempt and for an answer.
+    /// Time limit for a connection attempt, and for silence: the time in which a request is not answered and no byte moves in either
+    /// direction.
     pub(crate) timeout: Period,
     /// Time after which records that the destination does not accept leave by `NAME.rejected`; `never` keeps retrying.
     pub(crate) give_up: GiveUp,
