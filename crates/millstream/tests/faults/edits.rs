@@ -1,6 +1,6 @@
 //! Processors in front of a sink are edited while positions of its disk channel are in doubt: after a reload and a kill, between a kill
-//! and the next start, and between an orderly stop and the next start while the receiver hangs. Whatever the processors make of a
-//! position, the receiver recognizes it.
+//! and the next start, and between an orderly stop and the next start while the receiver hangs. The receiver recognizes a position
+//! although it has another content.
 
 use std::{
     fs,
@@ -76,7 +76,10 @@ impl Edited {
 
     fn start(&mut self) {
         self.edition += 1;
-        self.program = Some(Program::start(&self.directory, &self.text()).listens(self.port));
+        self.program = Some(
+            Program::start_with(&self.directory, &self.text(), &["--drain", "2s"])
+                .listens(self.port),
+        );
     }
 
     fn reload(&mut self) {
@@ -138,7 +141,7 @@ fn forward(port: u16, _: u16) -> String {
 }
 
 #[test]
-fn a_forward_receiver_recognizes_positions_whatever_edited_processors_make_of_them() {
+fn a_forward_receiver_recognizes_positions_although_edited_processors_change_their_content() {
     storm(forward, false);
 }
 
@@ -148,7 +151,7 @@ fn a_forward_receiver_recognizes_positions_that_processors_divide_differently_af
 }
 
 #[test]
-fn an_http_receiver_recognizes_positions_whatever_edited_processors_make_of_them() {
+fn an_http_receiver_recognizes_positions_although_edited_processors_change_their_content() {
     storm(
         |_, port| {
             format!(

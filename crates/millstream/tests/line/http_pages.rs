@@ -265,7 +265,7 @@ fn clickhouse_inserts_rows_and_an_unreadable_line_is_rejected() {
         &records,
         move |_| there.lock().unwrap().len() == 99,
         move |request, n| {
-            let path = "/?query=INSERT%20INTO%20logs.events%20FORMAT%20JSONEachRow&date_time_input_format=best_effort&input_format_skip_unknown_fields=1";
+            let path = "/?query=INSERT%20INTO%20logs.events%20FORMAT%20JSONEachRow&date_time_input_format=best_effort&input_format_skip_unknown_fields=1&wait_end_of_query=1";
             assert_eq!(request.path, path);
             assert_eq!(
                 request.header("authorization"),
@@ -275,6 +275,17 @@ fn clickhouse_inserts_rows_and_an_unreadable_line_is_rejected() {
                 return said(
                     503,
                     "Code: 202. DB::Exception: Too many simultaneous queries",
+                );
+            }
+            // ClickHouse had begun its answer when the insert failed.
+            if n == 1 {
+                let header = "X-ClickHouse-Exception-Code: 241\r\n".to_owned();
+                return (200, header, String::new());
+            }
+            if n == 2 {
+                return said(
+                    200,
+                    "__exception__\r\nCode: 241. DB::Exception: Memory limit exceeded",
                 );
             }
             let lines: Vec<Value> = request
@@ -318,6 +329,9 @@ fn splunk_accepts_events() {
             assert_eq!(request.header("content-type"), Some("application/json"));
             if n == 0 {
                 return said(503, json!({"text": "Server is busy", "code": 9}));
+            }
+            if n == 1 {
+                return said(200, json!({"text": "Server is busy", "code": 9}));
             }
             for event in serde_json::Deserializer::from_slice(&request.body).into_iter::<Value>() {
                 taken.lock().unwrap().push(event.unwrap());

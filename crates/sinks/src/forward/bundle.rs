@@ -5,7 +5,7 @@
 //!
 //! Processors can make several batches from one position, for example one for each tag. If they were several chunks, a crash could
 //! leave the receiver with some of them. The resend could then be different, because the processors can be edited before the next
-//! start, and nobody could tell which of its records the receiver has. A receiver keeps a bundle as a whole or not at all, so it has
+//! start, and neither side could tell which of its records the receiver has. A receiver keeps a bundle as a whole or not at all, so it has
 //! the position or nothing of it. Only a position above [`PART_BYTES_MAX`] becomes several chunks. With `balance: hash`, each flow of a
 //! position has its own chunk, because flows go to different servers.
 
@@ -16,12 +16,12 @@ use millstream_record::{Batch, Position};
 use millstream_sys::checksum::crc32c;
 use millstream_wire::forward::BUNDLE_FRAMES_MAX;
 
-use super::{encode::PART_BYTES_MAX, flow::Flow};
+use super::{chunk::PART_BYTES_MAX, flow::Flow};
 
 /// Bytes of a frame in addition to its tag, values and payload.
 const FRAME_BYTES: usize = 64;
 
-/// What goes into one chunk.
+/// The content of one chunk.
 pub(super) struct Bundle {
     /// The number of the chunk in the lane.
     pub(super) number: u64,

@@ -14,6 +14,9 @@ use tokio::time::Instant;
 
 use super::{flow::Flow, leases::Place};
 
+/// A batch larger than this becomes several chunks. Receivers refuse frames above some limit (Millstream: 64 MiB), and an error
+/// makes the sink resend a whole chunk.
+pub(super) const PART_BYTES_MAX: usize = 8 << 20;
 /// Approximate memory of a chunk in addition to its bytes. Including it in the cost also bounds the number of small chunks.
 const OVERHEAD_BYTES: usize = 1 << 10;
 

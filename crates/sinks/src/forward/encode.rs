@@ -25,13 +25,10 @@ use crate::sending::{Refused, parts, unencoded};
 
 use super::{
     bundle::Bundle,
-    chunk::{Chunk, Name},
+    chunk::{Chunk, Name, PART_BYTES_MAX},
     options::{Compression, Metadata, Peer, TimeForm},
 };
 
-/// A batch larger than this becomes several chunks. Receivers refuse frames above some limit (Millstream: 64 MiB), and an error
-/// makes the sink resend a whole chunk.
-pub(super) const PART_BYTES_MAX: usize = 8 << 20;
 /// A record that `add` makes longer than this is rejected: a Millstream would refuse its frame (`limits.frame`, 64 MiB) on every
 /// resend. The difference is for the tag and the options.
 const RECORD_BYTES_MAX: usize = (64 << 20) - (64 << 10);

@@ -54,7 +54,7 @@ pub(super) enum Verdict {
 impl Answer {
     pub(super) fn verdict(&self, again: &[u16], success: &Success) -> Verdict {
         let status = self.status;
-        match success.verdict(self) {
+        match success.verdict(status, &self.headers, &self.body) {
             Some(Ok(())) => return Verdict::Done,
             Some(Err(why)) => {
                 let why = format!("{why}: {}", self.summary());
