@@ -8,7 +8,7 @@ use std::sync::Arc;
 use millstream_record::{Batch, Buffer, Pool, Tag, Values};
 use tokio::time::Instant;
 
-use super::encode::PART_BYTES_MAX;
+use super::chunk::PART_BYTES_MAX;
 use crate::sending::Batching;
 
 /// A batch of this size or more is a separate chunk: copying it would cost more than an additional ack.
