@@ -122,15 +122,6 @@ impl AsFd for Socket {
     }
 }
 
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Plain(socket) => socket.as_fd(),
-            Self::Tls(secure) => secure.0.get_ref().0.as_fd(),
-        }
-    }
-}
-
 impl AsyncRead for Socket {
     fn poll_read(
         self: Pin<&mut Self>,

@@ -222,8 +222,12 @@ impl Link {
             End::Retired => {}
             // The next attempt looks the name up.
             End::Moved => self.set(Phase::Connecting),
-            // Peers and firewalls close or reset idle connections; this is not a failure.
-            End::Closed | End::Failed(_) if idle && (progress && settings.ack || lasted) => {
+            // Peers and firewalls close or reset idle connections; this is not a failure. Without acks, a reset may have lost chunks.
+            End::Closed | End::Failed(_)
+                if idle
+                    && (progress && settings.ack
+                        || lasted && (settings.ack || matches!(end, End::Closed))) =>
+            {
                 if progress {
                     backoff.reset();
                 }
