@@ -140,7 +140,7 @@ pub(crate) fn within(bytes: usize) -> Result<usize, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc::channel, thread, time::Duration};
+    use std::{sync::mpsc::sync_channel, thread, time::Duration};
 
     use super::*;
 
@@ -155,7 +155,7 @@ mod tests {
     fn one_run_at_a_time_has_large_values() {
         let run = Run::begin();
         note(LARGE + 1);
-        let (sender, noted) = channel();
+        let (sender, noted) = sync_channel(2);
         let other = thread::spawn(move || {
             let _run = Run::begin();
             // Values that are not large do not wait.

@@ -217,3 +217,18 @@ fn rejected_records_that_repeat_a_long_tag_take_limited_memory() {
     assert_eq!(made.counts.rejected, 100_000);
     assert!(made.rejected.unwrap().len() < 9 << 20);
 }
+
+#[test]
+fn the_records_of_a_batch_grow_to_a_quarter_of_the_memory_unless_the_batch_is_larger() {
+    let left = |bytes: usize, memory: usize| {
+        let batch = Batch {
+            body: vec![b'\n'; bytes].into(),
+            ..batch("")
+        };
+        Out::new("n", &batch, &Pool::new(memory), std::iter::empty()).left_bytes()
+    };
+    assert_eq!(left(1 << 20, 128 << 20), 32 << 20);
+    assert_eq!(left(1 << 20, 1 << 30), 64 << 20);
+    // A large record may still be changed.
+    assert_eq!(left(40 << 20, 128 << 20), 44 << 20);
+}
