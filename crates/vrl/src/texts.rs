@@ -37,7 +37,7 @@ pub(crate) fn duration(text: &[u8]) -> Result<(), String> {
     within(text.len(), DURATION_MAX, "bytes in a duration")
 }
 
-/// Each byte may become a value of its own.
+/// Each byte may become a separate value.
 pub(crate) fn bytes(text: &[u8]) -> Result<(), String> {
     memory(text.len().saturating_mul(PART))
 }

@@ -10,7 +10,7 @@ use millstream_record::{Batch, Charge, Position};
 use super::{Chain, Fed, emptied, portion::Portions};
 use crate::{channel::Delivered, delivery::Receipt, failure::Failure, outlet::Outlet};
 
-/// What a chain made from a portion of a batch.
+/// The batches that a chain made from a portion of a batch.
 #[derive(Default)]
 pub(super) struct Output {
     pub(super) batches: VecDeque<Delivered>,

@@ -11,12 +11,12 @@ use millstream_wire::record::records;
 
 /// The most bytes of a portion, unless a single record has more. Ordinary batches are smaller.
 const BYTES_MAX: usize = 4 << 20;
-/// The most records of a portion: each may become a batch of its own.
+/// The most records of a portion: each may become a separate batch.
 const RECORDS_MAX: u32 = 16 << 10;
 
 /// The portions of one batch.
 pub(super) struct Portions {
-    /// What is left of the batch, or the last portion.
+    /// The part of the batch that is left, or the last portion.
     rest: Batch,
     is_done: bool,
     /// The number of the first record of `rest`.

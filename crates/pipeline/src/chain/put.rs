@@ -9,7 +9,7 @@
 //! channel learns that the range is done.
 //!
 //! Only if the chain makes very many batches of a group (each record of a large chunk gets another tag), they go to the channel as several
-//! groups. Then each group holds a piece of a chunk with a key of its own, so the channel recognizes the pieces when the chunk is sent
+//! groups. Then each group holds a piece of a chunk with a separate key, so the channel recognizes the pieces when the chunk is sent
 //! again, and keeps those that are missing.
 
 use std::{ops::Range, sync::Arc};
@@ -113,7 +113,7 @@ impl ChainChannel {
         let (mut processed, mut bytes) = (Processed::default(), 0);
         for batch in batches {
             for part in parts(batch, |file| self.channel().file_mark(file)) {
-                processed = self.make_room(processed, token).await;
+                processed = self.relieve(processed, token).await;
                 let mut piece = ChunkPiece::of(&part);
                 let mut portions = Portions::of(part.batch.clone());
                 while !portions.is_done() {
@@ -123,7 +123,7 @@ impl ChainChannel {
                     }
                     if piece.is_divisible && processed.is_large() {
                         piece.end(&mut processed);
-                        processed = self.make_room(processed, token).await;
+                        processed = self.relieve(processed, token).await;
                     }
                     let (batch, first) = portions.take();
                     bytes += batch.len();
@@ -142,7 +142,7 @@ impl ChainChannel {
     }
 
     /// Lets the output go to the channel if it has many batches.
-    async fn make_room(&self, processed: Processed, token: &Token) -> Processed {
+    async fn relieve(&self, processed: Processed, token: &Token) -> Processed {
         if !processed.is_large() {
             return processed;
         }

@@ -48,7 +48,7 @@ pub(super) struct Executing {
     answers: Answers,
     staged: Staged,
     outgoing: Outgoing,
-    /// The limit for the answers to the present batch: `answers_max`, or less if a small `memory_max` leaves no room for so much.
+    /// The limit for the answers to the present batch: `answers_max`, or less if `memory_max` is small.
     answers_max: Size,
 }
 
