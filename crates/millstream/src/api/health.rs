@@ -163,7 +163,7 @@ fn back_pressure(node: &NodeStatus, all: &[NodeStatus]) -> Vec<Held> {
                 why: format!("the channel {} has failed: {why}", channel.name),
                 age: UNHEALTHY_AFTER,
             }],
-            NodeState::Running | NodeState::Ended => blocked(channel),
+            NodeState::Planned | NodeState::Running | NodeState::Ended => blocked(channel),
         })
         .collect()
 }
