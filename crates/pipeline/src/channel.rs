@@ -22,6 +22,11 @@ use crate::{
     tags::TagFilter,
 };
 
+/// Returns the name of the pump that fills a channel. No node of a configuration has such a name, because of the dot.
+pub(crate) fn pump_of(channel: &str) -> Arc<str> {
+    format!("{channel}.input").into()
+}
+
 /// All batches that result from one batch of a source. A durable channel keeps all of them or none.
 #[derive(Debug)]
 pub struct Group {

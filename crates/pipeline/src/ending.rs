@@ -5,11 +5,42 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::{
-    failure::Failure,
+    failure::{Failure, Who},
     report::Reporter,
-    start::Event,
     supervise::{End, StateCell},
 };
+
+/// A message of a task, or of a reload, to the pipeline.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A task of a source or sink has ended in an orderly way.
+    Ended { is_source: bool },
+    /// A task of a source or sink has failed and runs again only if a reload replaces it.
+    Failed {
+        is_source: bool,
+        node: Arc<str>,
+        failure: Failure,
+        /// Whether the process must stop.
+        stops: bool,
+    },
+    /// A reload has replaced or removed a node that had failed, so its failure is over.
+    Repaired(Arc<str>),
+}
+
+impl Event {
+    /// Tells how a task of `node` has ended. A node that the plan no longer has (`is_planned` is false) does not stop the process.
+    pub(crate) fn of(is_source: bool, node: &Arc<str>, end: End, is_planned: bool) -> Self {
+        match end {
+            Ok(()) => Self::Ended { is_source },
+            Err(failure) => Self::Failed {
+                is_source,
+                node: node.clone(),
+                stops: is_planned && failure.who != Who::State,
+                failure,
+            },
+        }
+    }
+}
 
 /// Reports the end of a task to the pipeline. If it is dropped first, the task or its thread has died: the node counts as failed.
 pub(crate) struct Ending {

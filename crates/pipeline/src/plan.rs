@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use millstream_config::RejectedLimits;
 
 use crate::{
-    channel::Consumer,
+    channel::{Consumer, pump_of},
     node::{ChannelConfig, Sink, Source},
     partition::Tasks,
     processor::Processor,
@@ -268,11 +268,6 @@ impl ChannelPlan {
         let found = self.consumers.iter().find(|it| *it.name == *name);
         found.cloned().unwrap_or_else(|| name.into())
     }
-}
-
-/// Returns the name of the pump that fills a channel. No node of a configuration has such a name, because of the dot.
-pub(crate) fn pump_of(channel: &str) -> Arc<str> {
-    format!("{channel}.input").into()
 }
 
 /// A sink and its input.

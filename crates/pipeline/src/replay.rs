@@ -25,8 +25,8 @@ use millstream_wire::msgpack::{entry_head, skip};
 use tokio::sync::mpsc;
 
 use crate::{
+    channel::pump_of,
     outlet::Outlet,
-    plan::pump_of,
     reject::Rejected,
     rejected::{NodeFiles, RejectedFile},
     stop::Stop,

@@ -17,12 +17,12 @@ use tokio::sync::mpsc;
 use crate::{
     channel::Channel,
     data_dir::DataDir,
+    ending::Event,
     failure::Failure,
     graph::REJECTED_KEPT,
     meters::Meters,
     plan::Link,
     report::Reporter,
-    start::Event,
     started::{Open, Started},
     stop::{Stop, Stopper},
     supervise::{NodeState, StateCell},

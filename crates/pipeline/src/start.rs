@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use crate::{
     chain::{ChainReader, Swap},
     channel::{self, Channel, Reader},
-    ending::Ending,
-    failure::{Failure, Who},
+    ending::{Ending, Event},
+    failure::Failure,
     meters::Meters,
     node::{Placement, Sink, SinkContext, Source, SourceContext},
     outlet::{Feed, Outlet},
@@ -27,7 +27,7 @@ use crate::{
     seat::Seat,
     started::Started,
     stop::{Stop, Stopper, stop},
-    supervise::{self, End, StateCell},
+    supervise::{self, StateCell},
     tags::TagFilter,
     threads::{Parked, Threads, busy},
 };
@@ -55,38 +55,6 @@ pub(crate) struct Starter {
     pub(crate) sources: usize,
     /// Starts a thread for a task that may block. Tests replace it.
     pub(crate) park: fn(&str) -> io::Result<Parked>,
-}
-
-/// A message of a task, or of a reload, to the pipeline.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A task of a source or sink has ended in an orderly way.
-    Ended { is_source: bool },
-    /// A task of a source or sink has failed and runs again only if a reload replaces it.
-    Failed {
-        is_source: bool,
-        node: Arc<str>,
-        failure: Failure,
-        /// Whether the process must stop.
-        stops: bool,
-    },
-    /// A reload has replaced or removed a node that had failed, so its failure is over.
-    Repaired(Arc<str>),
-}
-
-impl Event {
-    /// Tells how a task of `node` has ended. A node that the plan no longer has (`is_planned` is false) does not stop the process.
-    pub(crate) fn of(is_source: bool, node: &Arc<str>, end: End, is_planned: bool) -> Self {
-        match end {
-            Ok(()) => Self::Ended { is_source },
-            Err(failure) => Self::Failed {
-                is_source,
-                node: node.clone(),
-                stops: is_planned && failure.who != Who::State,
-                failure,
-            },
-        }
-    }
 }
 
 /// A source or sink whose tasks run.

@@ -2,10 +2,12 @@
 //! sink `forward` and the values of `Idempotency-Key` of the sink `http`.
 //!
 //! ```text
-//! CHANNEL.SINK.EPOCH.SEQ.FLOW.PART.PARTS.SUM
+//! CHANNEL.SINK.EPOCH.SEQ.RECEIVED.FLOW.PART.PARTS.SUM
 //! CHANNEL     the id of the channel, 32 hex digits
 //! SINK        the name of the sink: each sink reads every position
 //! EPOCH.SEQ   the position in the channel
+//! RECEIVED    when the records at this position were received, in nanoseconds since 1970. A `data_dir` that is restored from a
+//!             copy gives positions to other records again; their time differs.
 //! FLOW        with `balance: hash`, the flow of the records; otherwise 0
 //! PART        the number of this part of the position, from 0
 //! PARTS       in the last part: the number of parts; in every other part: 0
@@ -19,13 +21,13 @@
 
 use std::{fmt, str};
 
-use millstream_record::Position;
+use millstream_record::{Position, Time};
 
 /// The maximum number of parts of a position.
 pub const PARTS_MAX: u32 = 1 << 16;
 
 /// Fields after the name of the sink.
-const FIELDS: usize = 6;
+const FIELDS: usize = 7;
 
 /// The id of a part of a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub struct PartId<'a> {
     pub sink: &'a str,
     /// The position in the channel.
     pub position: Position,
+    /// When the records at this position were received.
+    pub received: Time,
     /// The flow of the records; 0 if there are no flows.
     pub flow: u8,
     /// The number of the part, from 0.
@@ -55,6 +59,7 @@ impl<'a> PartId<'a> {
         let parts = number(fields.next()?)?;
         let part = number(fields.next()?)?;
         let flow = number(fields.next()?)?;
+        let received = Time(number(fields.next()?)?);
         let seq = number(fields.next()?)?;
         let epoch = number(fields.next()?)?;
         let (channel, sink) = fields.next()?.split_once('.')?;
@@ -62,6 +67,7 @@ impl<'a> PartId<'a> {
             channel: hex::<32>(channel)?,
             sink,
             position: Position { epoch, seq },
+            received,
             flow,
             part,
             parts,
@@ -83,14 +89,16 @@ impl fmt::Display for PartId<'_> {
             channel,
             sink,
             position,
+            received,
             flow,
             part,
             parts,
             sum,
         } = self;
+        let received = received.0;
         write!(
             f,
-            "{channel:032x}.{sink}.{position}.{flow}.{part}.{parts}.{sum:08x}"
+            "{channel:032x}.{sink}.{position}.{received}.{flow}.{part}.{parts}.{sum:08x}"
         )
     }
 }
@@ -117,6 +125,7 @@ mod tests {
             channel: 0xab,
             sink: "next-1",
             position: Position { epoch: 3, seq: 41 },
+            received: Time(1_795_000_000_000_000_000),
             flow: 7,
             part: 1,
             parts: 2,
@@ -129,7 +138,7 @@ mod tests {
         let text = id().to_string();
         assert_eq!(
             text,
-            "000000000000000000000000000000ab.next-1.3.41.7.1.2.e3069283"
+            "000000000000000000000000000000ab.next-1.3.41.1795000000000000000.7.1.2.e3069283"
         );
         assert_eq!(PartId::parse(text.as_bytes()), Some(id()));
         let more = PartId { parts: 0, ..id() };

@@ -22,7 +22,7 @@ fn receiver(directory: &Path, forward: u16, http: u16) -> String {
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{forward}\" }}\n\
-         \x20 web: {{ type: http, listen: \"tcp://127.0.0.1:{http}\" }}\n\
+         \x20 web: {{ type: http, listen: \"tcp://127.0.0.1:{http}\", path: \"/*\" }}\n\
          channels:\n  kept: {{ type: disk, inputs: [in, web], size_max: 1GiB }}\n\
          sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{place}/out/{{tag}}.log\" }}\n"
     )

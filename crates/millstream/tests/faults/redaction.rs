@@ -76,7 +76,7 @@ fn hidden_values_show_nowhere_in_texts_about_their_records() {
     let records = format!(
         "{{\"password\": \"letmein\", \"note\": \"first\"}}\n{{\"password\": \"{SECRET}\", \"note\": \"open\"}}\n"
     );
-    let sending = thread::spawn(move || ask(port, "POST", "/app", &records));
+    let sending = thread::spawn(move || ask(port, "POST", "/", &records));
     let mut seen = String::new();
     let mut is_seen = |path: &str, wanted: &str| {
         wait_until(&format!("{path} shows {wanted}"), || {

@@ -8,10 +8,9 @@ use tokio::sync::oneshot;
 
 use super::{Consumer, Graph, Present, has_ended};
 use crate::{
-    channel::Entry,
+    channel::{Entry, pump_of},
     meters::Meters,
     outlet::{Edge, Feed, Outlet},
-    plan::pump_of,
     replay::{self, Replay},
 };
 

@@ -8,12 +8,12 @@ use super::{
     is_channel, is_memory,
 };
 use crate::{
-    channel::{Behind, Consumer},
+    channel::{Behind, Consumer, pump_of},
     node::Build,
     partition::Tasks,
     plan::{
         ChainNode, ChainPlan, ChainPort, ChannelInput, ChannelPlan, Hop, Input, Link, Plan,
-        ProcessorPlan, Route, RunSettings, SinkPlan, SourcePlan, Step, Target, pump_of,
+        ProcessorPlan, Route, RunSettings, SinkPlan, SourcePlan, Step, Target,
     },
 };
 

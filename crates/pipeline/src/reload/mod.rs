@@ -29,17 +29,18 @@ use tokio::{
 #[cfg(test)]
 use crate::threads::Parked;
 use crate::{
-    channel::{Channel, OpenMemory},
+    channel::{Channel, OpenMemory, pump_of},
+    ending::Event,
     failure::Failure,
     graph::{Graph, Joining},
     node::{Placement, Sink, Source},
     outlet::Wires,
-    plan::{Plan, SinkPlan, pump_of},
+    plan::{Plan, SinkPlan},
     processor::Processor,
     replay::Replay,
     running::{NodeStatus, Nodes},
     seat::Seat,
-    start::{Event, Starter},
+    start::Starter,
 };
 
 pub use change::{Change, Outcome};

@@ -288,7 +288,7 @@ impl Rig {
     }
 
     /// Waits for the next task that ends.
-    async fn end(&mut self) -> (bool, End) {
+    async fn end(&mut self) -> (bool, supervise::End) {
         match self.told().await {
             Event::Ended { is_source } => (is_source, Ok(())),
             Event::Failed {

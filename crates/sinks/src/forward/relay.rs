@@ -216,6 +216,9 @@ impl<'a> Relay<'a> {
         if self.bundles.position() != position {
             self.end_position()?;
         }
+        if let Some(position) = position {
+            self.numbers.begin(position, batch.received);
+        }
         if batch.is_empty() {
             return Ok(());
         }

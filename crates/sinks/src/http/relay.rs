@@ -146,6 +146,9 @@ impl<'a> Relay<'a> {
         if position != self.encoded.0 {
             self.end_position();
             self.encoded = (position, 0);
+            if let Some(position) = position {
+                self.numbers.begin(position, batch.received);
+            }
         }
         let records_max = records_max(&batch);
         let fits = |bytes, records| bytes <= PART_BYTES_MAX && records <= records_max;

@@ -469,7 +469,7 @@ fn the_key_of_a_position_that_is_one_request_does_not_depend_on_what_processors_
         let key = |request: &server::Request| request.header("idempotency-key").unwrap().to_owned();
         requests.iter().map(key).collect()
     };
-    let only = "000000000000000000000000000000ab.sink.1.1.0.0.1.00000000";
+    let only = "000000000000000000000000000000ab.sink.1.1.1700000000123456789.0.0.1.00000000";
     assert_eq!(keys(&["a\nb\n"], ""), [only]);
     assert_eq!(keys(&["edited\n"], ""), [only]);
     // With several requests, the checksums tell different contents apart.
@@ -486,7 +486,9 @@ fn the_key_of_a_position_that_is_one_request_does_not_depend_on_what_processors_
         one[0] != other[0] && one[1] != other[1],
         "{one:?} {other:?}"
     );
-    assert!(one[1].starts_with("000000000000000000000000000000ab.sink.1.1.0.1.2."));
+    assert!(
+        one[1].starts_with("000000000000000000000000000000ab.sink.1.1.1700000000123456789.0.1.2.")
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::{
 };
 
 use millstream_pipeline::failure::Failure;
-use millstream_record::Position;
+use millstream_record::{Position, Time};
 use millstream_sys::{checksum::crc32c, random};
 use millstream_wire::part_id::PartId;
 
@@ -86,6 +86,7 @@ impl Ids {
                     channel: *channel,
                     sink,
                     position: part.position,
+                    received: part.received,
                     flow: part.flow,
                     part: part.number,
                     parts: part.parts,
@@ -106,6 +107,7 @@ impl Ids {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) position: Position,
+    pub(crate) received: Time,
     pub(crate) flow: u8,
     pub(crate) number: u32,
     pub(crate) parts: u32,
@@ -117,6 +119,8 @@ pub(crate) struct Part {
 #[derive(Default)]
 pub(crate) struct PartNumbers {
     position: Option<Position>,
+    /// When the records at this position were received.
+    received: Time,
     /// The state of each flow. In `forward`, a flow is the records that are sent to one server, in their order. Other sinks have only
     /// flow 0.
     flows: Vec<Numbered>,
@@ -131,8 +135,17 @@ struct Numbered {
 }
 
 impl PartNumbers {
-    /// Returns the next part of `flow` at `position`; the first one has the number 0. `is_last`: no part of this flow follows at this
-    /// position. `checksum`: the checksum of the part's content, which only a part with followers needs.
+    /// Call this for each batch. All batches at a position were received at the same time.
+    pub(crate) fn begin(&mut self, position: Position, received: Time) {
+        if self.position != Some(position) {
+            self.position = Some(position);
+            self.received = received;
+            self.flows.clear();
+        }
+    }
+
+    /// Returns the next part of `flow` at `position`, of which a batch has begun; the first part has the number 0. `is_last`: no part of
+    /// this flow follows at this position. `checksum`: the checksum of the part's content, which only a part with followers needs.
     pub(crate) fn next(
         &mut self,
         position: Position,
@@ -140,10 +153,7 @@ impl PartNumbers {
         is_last: bool,
         checksum: impl FnOnce() -> u32,
     ) -> Part {
-        if self.position != Some(position) {
-            self.position = Some(position);
-            self.flows.clear();
-        }
+        debug_assert_eq!(self.position, Some(position));
         let at = usize::from(flow);
         if self.flows.len() <= at {
             self.flows.resize(at + 1, Numbered::default());
@@ -161,6 +171,7 @@ impl PartNumbers {
         };
         Part {
             position,
+            received: self.received,
             flow,
             number,
             parts,
@@ -178,6 +189,7 @@ mod tests {
         let mut numbers = PartNumbers::default();
         let mut next = |seq, flow, is_last| {
             let position = Position { epoch: 1, seq };
+            numbers.begin(position, Time(5));
             let part = numbers.next(position, flow, is_last, || 1);
             (part.number, part.parts)
         };
@@ -194,6 +206,7 @@ mod tests {
         let id = |parts: &[&[u8]]| {
             let mut ids = Ids::new(Some(0xab), &"out".into()).unwrap();
             let mut numbers = PartNumbers::default();
+            numbers.begin(position, Time(5));
             let (last, before) = parts.split_last().unwrap();
             let mut sent: Vec<String> = before
                 .iter()
@@ -202,12 +215,12 @@ mod tests {
             sent.push(ids.next(numbers.next(position, 0, true, || crc32c(last))));
             sent
         };
-        let alone = "000000000000000000000000000000ab.out.3.41.0.0.1.00000000";
+        let alone = "000000000000000000000000000000ab.out.3.41.5.0.0.1.00000000";
         assert_eq!(id(&[b"x"]), [alone]);
         assert_eq!(id(&[b"y"]), [alone]);
         // CRC-32C's check value (RFC 3720 and the catalogue of CRCs).
-        let first = "000000000000000000000000000000ab.out.3.41.0.0.0.e3069283";
-        let last = "000000000000000000000000000000ab.out.3.41.0.1.2.e3069283";
+        let first = "000000000000000000000000000000ab.out.3.41.5.0.0.0.e3069283";
+        let last = "000000000000000000000000000000ab.out.3.41.5.0.1.2.e3069283";
         assert_eq!(id(&[b"123456789", b"x"]), [first, last]);
         assert_eq!(id(&[b"123456789", b"y"]), [first, last]);
         assert_ne!(id(&[b"other", b"x"])[1], last);

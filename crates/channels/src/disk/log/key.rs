@@ -100,6 +100,7 @@ impl Keys {
         input.extend_from_slice(&id.channel.to_le_bytes());
         input.extend_from_slice(&id.position.epoch.to_le_bytes());
         input.extend_from_slice(&id.position.seq.to_le_bytes());
+        input.extend_from_slice(&id.received.0.to_le_bytes());
         input.push(id.flow);
         input.extend_from_slice(&part.unwrap_or(u32::MAX).to_le_bytes());
         input.extend_from_slice(id.sink.as_bytes());
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_ids_of_a_sink_and_of_its_requests_are_parts_of_positions() {
-        let text = b"000000000000000000000000000000ab.next.3.41.0.0.1.00000000";
+        let text = b"000000000000000000000000000000ab.next.3.41.5.0.0.1.00000000";
         let plain = [&[0xd9, 57][..], text].concat();
         let request = [&[0xd9, 73][..], REQUEST_MARK, text].concat();
         let id = part_id(&plain).unwrap();

@@ -301,7 +301,7 @@ fn low(mark: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use millstream_record::Position;
+    use millstream_record::{Position, Time};
     use millstream_sys::checksum::crc32c;
     use millstream_testkit::SimulatedDisk;
     use millstream_wire::msgpack::write_str;
@@ -330,6 +330,7 @@ mod tests {
                 channel: 7,
                 sink: "out",
                 position: Position { epoch: 1, seq: 5 },
+                received: Time(9),
                 flow: 0,
                 part,
                 parts,
@@ -412,6 +413,7 @@ mod tests {
                 channel: 7,
                 sink: "out",
                 position: Position { epoch: 1, seq: 5 },
+                received: Time(9),
                 flow: 0,
                 part,
                 parts,

@@ -168,7 +168,7 @@ fn with_few_descriptors_silent_peers_lock_out_neither_senders_nor_the_interface(
     );
     let sources = [("forward", "tcp", forward, ""), ("http", "tcp", http, "")];
     let config = config(directory.path(), api, &sources);
-    let shell = ["sh", "-c", "ulimit -n 64; exec \"$@\"", "sh"];
+    let shell = ["sh", "-c", "ulimit -n 72; exec \"$@\"", "sh"];
     let program = Program::start_after(directory.path(), &config, &shell)
         .listens(http)
         .listens(forward);
