@@ -394,10 +394,13 @@ fn place() -> Place {
     Place::whole(millstream_config::Source::new("test.yaml", "", 0))
 }
 
+/// The receive time of the batches below, in nanoseconds.
+pub(crate) const RECEIVED: i64 = 1_700_000_000_123_456_789;
+
 /// A batch of lines.
 pub(crate) fn lines(tag: &str, text: &str) -> Batch {
     Batch {
-        received: Time(1_700_000_000_123_456_789),
+        received: Time(RECEIVED),
         ..millstream_testkit::lines(tag, text)
     }
 }

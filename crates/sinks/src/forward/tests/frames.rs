@@ -4,7 +4,7 @@ use millstream_record::{Batch, Encoding, Values};
 use rmpv::Value;
 
 use super::{server::Act, *};
-use crate::rig::{lines, packed, try_build};
+use crate::rig::{RECEIVED, lines, packed, try_build};
 
 /// Sends one batch with these options and returns the frames that arrive.
 fn sent(batch: millstream_record::Batch, more: &str) -> Vec<Received> {
@@ -232,7 +232,11 @@ fn behind_a_durable_channel_every_frame_is_a_chunk_whose_id_contains_its_positio
         assert_eq!(frames.len(), 3);
         for (number, frame) in frames.iter().enumerate() {
             let id = String::from_utf8(frame.id[2..].to_vec()).unwrap();
-            let expected = format!("{:032x}.sink.1.{}.0.0.1.00000000", 0xfeed, number + 1);
+            let expected = format!(
+                "{:032x}.sink.1.{}.{RECEIVED}.0.0.1.00000000",
+                0xfeed,
+                number + 1
+            );
             assert_eq!(id, expected);
         }
     });
@@ -270,7 +274,7 @@ fn to_another_millstream_all_batches_of_a_position_travel_in_one_chunk() {
         assert_eq!(frames.len(), 2);
         assert_eq!(
             id(&frames[0]),
-            format!("{:032x}.sink.1.1.0.0.1.00000000", 7)
+            format!("{:032x}.sink.1.1.{RECEIVED}.0.0.1.00000000", 7)
         );
         assert_eq!(frames[0].option("size"), Some(&4.into()));
         assert_eq!(
@@ -314,7 +318,7 @@ fn a_position_that_is_too_large_for_a_chunk_becomes_several_and_the_last_one_say
         let frames = sent_together(batches.clone(), more);
         assert_eq!(frames.len(), 4);
         let ids: Vec<String> = frames.iter().map(id).collect();
-        let of = |number: usize| format!("{:032x}.sink.1.1.0.{number}.", 7);
+        let of = |number: usize| format!("{:032x}.sink.1.1.{RECEIVED}.0.{number}.", 7);
         assert!(ids[0].starts_with(&(of(0) + "0.")), "{ids:?}");
         assert!(ids[1].starts_with(&(of(1) + "0.")), "{ids:?}");
         assert!(ids[2].starts_with(&(of(2) + "3.")), "{ids:?}");

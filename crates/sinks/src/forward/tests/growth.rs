@@ -4,7 +4,7 @@ use millstream_record::Batch;
 use rmpv::Value;
 
 use super::{server::Act, *};
-use crate::rig::{lines, long_tag, packed};
+use crate::rig::{RECEIVED, lines, long_tag, packed};
 
 const PAYLOAD_BYTES_MAX: usize = 8 << 20;
 const ADD: &str = r#", "in_flight": "64MiB", "add": {"tag": "{tag}"}"#;
@@ -75,7 +75,7 @@ fn the_chunks_of_a_batch_have_the_same_ids_and_bytes_after_a_restart() {
         for (number, frame) in frames.iter().enumerate() {
             let id = String::from_utf8(frame.id[2..].to_vec()).unwrap();
             assert!(
-                id.starts_with(&format!("{:032x}.sink.1.1.0.{number}.", 7)),
+                id.starts_with(&format!("{:032x}.sink.1.1.{RECEIVED}.0.{number}.", 7)),
                 "{id}"
             );
         }
