@@ -282,6 +282,7 @@ fn operations_md_explains_every_log_keyword_and_metric() {
         "ended",
         "blocked`, the channel is full",
         "lock",
+        "probation/",
         "rejected/",
         "channels/NAME/",
         "channel-records/NAME.record",
