@@ -107,7 +107,7 @@ impl Output {
     /// Waits until everything is written, at most for `limit`.
     pub fn flush(&self, limit: Duration) {
         let busy = |waiting: &mut Waiting| waiting.writing.is_some() || !waiting.lines.is_empty();
-        // Nothing depends on the result: what is not written by now is lost with the process.
+        // Nothing depends on the result: lines that are not written by now are lost with the process.
         drop(
             self.0
                 .written

@@ -386,7 +386,7 @@ mod tests {
         messages.end_batch(number);
     }
 
-    /// Random writes, deliveries and broken connections: what is not delivered is sent again, in order, from the start of a message.
+    /// Random writes, deliveries and broken connections: undelivered messages are sent again, in order, from the start of a message.
     #[test]
     fn every_message_is_sent_until_it_is_delivered_however_writes_and_breaks_fall() {
         let mut random = Spread::new();

@@ -412,7 +412,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Handles a connection that has ended or could not be made: what is not delivered is sent again, and what may be lost is counted.
+    /// Handles a connection that has ended or could not be made: undelivered records are sent again, and records that may be lost are counted.
     fn disconnected(&mut self, end: &End) {
         (self.check_at, self.ask) = (None, None);
         let url = &self.sink.target.url;

@@ -38,7 +38,7 @@ fn end() -> Vec<u8> {
     entry(-2, "{}", "{}")
 }
 
-/// Sifts a payload. Returns the metadata and the body of each record, as JSON, and what is no record.
+/// Sifts a payload. Returns the metadata and the body of each record, as JSON, and the entries that are no records.
 fn sifted(payload: &[u8]) -> (Vec<(String, String)>, Vec<u8>) {
     let mut walker = Walker::new();
     walker.walk(payload).unwrap();
