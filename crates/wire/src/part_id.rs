@@ -26,6 +26,10 @@ use millstream_record::{Position, Time};
 /// The maximum number of parts of a position.
 pub const PARTS_MAX: u32 = 1 << 16;
 
+/// Precedes the key in the id of a chunk that is a request of the source `http`. The channel does not trust an id alone if the id is
+/// short or looks like a hash of the content. With this prefix, no id is short or looks like a hash.
+pub const REQUEST_MARK: &[u8] = b"idempotency-key ";
+
 /// Fields after the name of the sink.
 const FIELDS: usize = 7;
 
@@ -77,6 +81,12 @@ impl<'a> PartId<'a> {
         is_in_bounds.then_some(id)
     }
 
+    /// Reads the id of a chunk, a value of MessagePack; `None` if it is any other id.
+    pub fn of_chunk(id: &'a [u8]) -> Option<Self> {
+        let text = id_text(id)?;
+        Self::parse(text.strip_prefix(REQUEST_MARK).unwrap_or(text))
+    }
+
     /// Whether this is the last part of its position.
     pub fn is_last(&self) -> bool {
         self.parts > 0
@@ -100,6 +110,17 @@ impl fmt::Display for PartId<'_> {
             f,
             "{channel:032x}.{sink}.{position}.{received}.{flow}.{part}.{parts}.{sum:08x}"
         )
+    }
+}
+
+/// The bytes of the id of a chunk that is a MessagePack string or binary; `None` for any other value.
+pub fn id_text(id: &[u8]) -> Option<&[u8]> {
+    match id {
+        [0xa0..=0xbf, text @ ..]
+        | [0xd9 | 0xc4, _, text @ ..]
+        | [0xda | 0xc5, _, _, text @ ..]
+        | [0xdb | 0xc6, _, _, _, _, text @ ..] => Some(text),
+        _ => None,
     }
 }
 

@@ -129,6 +129,17 @@ fn held(program: &Program) -> [usize; 2] {
     ["fd", "task"].map(|kind| entries(kind).map_or(0, Iterator::count))
 }
 
+/// The names of the threads of the program.
+fn threads(program: &Program) -> String {
+    let tasks = fs::read_dir(format!("/proc/{}/task", program.id())).unwrap();
+    let mut names: Vec<String> = tasks
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .map(|name| name.trim().to_owned())
+        .collect();
+    names.sort();
+    names.join(" ")
+}
+
 #[test]
 fn sources_channels_and_sinks_change_a_hundred_times_and_nothing_is_lost_doubled_or_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -169,8 +180,14 @@ fn sources_channels_and_sinks_change_a_hundred_times_and_nothing_is_lost_doubled
     settle(&place.join("b"));
     // The outputs that the sinks have open were opened after the first count.
     let outputs = 8;
+    let mut last = String::new();
     wait_until("removed nodes leave no file and no thread behind", || {
         let held = held(&program);
+        let now = format!("{held:?}, at first {held_before:?}: {}", threads(&program));
+        if now != last {
+            println!("files and threads: {now}");
+            last = now;
+        }
         held[0] <= held_before[0] + outputs && held[1] <= held_before[1]
     });
     assert_eq!(program.stop(), Some(0));

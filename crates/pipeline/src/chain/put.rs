@@ -16,7 +16,12 @@ use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use millstream_record::{Batch, Charge, ChunkOrigin, Encoding, FileId, FileOrigin, Origin};
-use millstream_wire::{lines, msgpack::Walker, split::before_mark};
+use millstream_wire::{
+    lines,
+    msgpack::{Walker, write_bin},
+    part_id::{PartId, id_text},
+    split::before_mark,
+};
 use tokio::{sync, task::yield_now};
 
 use super::{Chain, ChainMaker, Fed, emptied, portion::Portions};
@@ -111,41 +116,43 @@ impl ChainChannel {
         // Sources that can send a group again name its origin.
         chain.set_comes_again(batches.iter().all(|batch| !batch.origins.is_empty()));
         let (mut processed, mut bytes) = (Processed::default(), 0);
+        let mut piece = ChunkPiece::default();
         for batch in batches {
             for part in parts(batch, |file| self.channel().file_mark(file)) {
-                processed = self.relieve(processed, token).await;
-                let mut piece = ChunkPiece::of(&part);
+                if !piece.continues_with(&part) {
+                    piece.end_chunk(&mut processed);
+                    piece = ChunkPiece::of(&part);
+                }
+                if processed.is_large() {
+                    piece.end(&mut processed);
+                    processed = self.relieve(processed, token).await;
+                }
                 let mut portions = Portions::of(part.batch.clone());
                 while !portions.is_done() {
                     if bytes >= TURN_BYTES {
                         bytes = 0;
                         yield_now().await;
                     }
-                    if piece.is_divisible && processed.is_large() {
+                    if part.files.is_empty() && processed.is_large() {
                         piece.end(&mut processed);
                         processed = self.relieve(processed, token).await;
                     }
                     let (batch, first) = portions.take();
                     bytes += batch.len();
-                    piece.records.end = first.saturating_add(batch.count);
+                    piece.records.end = piece.records.end.saturating_add(batch.count);
                     let fed = chain.feed(entry, &batch, first).await?;
                     processed.add(&part, fed);
-                }
-                if piece.number > 0 {
-                    piece.end(&mut processed);
                 }
                 processed.end_part(part);
             }
         }
+        piece.end_chunk(&mut processed);
         *place = Some(chain);
         Ok(processed)
     }
 
-    /// Lets the output go to the channel if it has many batches.
+    /// Lets the output go to the channel.
     async fn relieve(&self, processed: Processed, token: &Token) -> Processed {
-        if !processed.is_large() {
-            return processed;
-        }
         let parts = processed.parts;
         self.keep(processed, Token::clone(token)).await;
         Processed {
@@ -334,44 +341,78 @@ fn slice(batch: &Batch, range: Range<usize>, count: u32) -> Batch {
     }
 }
 
-/// The records of a part whose output goes to the channel in one group.
-struct ChunkPiece<'a> {
-    chunk: Option<&'a ChunkOrigin>,
-    /// Whether the output of the part may go to the channel in several groups. A range of a file is kept as a whole; the sources that have
-    /// ranges send small batches.
-    is_divisible: bool,
-    /// The number of the piece in its part.
-    number: u32,
-    /// The records of the part that belong to the piece.
+/// The records of a chunk whose output goes to the channel in one group. The output of a chunk may go there in several groups. A range
+/// of a file is kept as a whole; the sources that have ranges send small batches.
+#[derive(Default)]
+struct ChunkPiece {
+    chunk: Option<ChunkOrigin>,
+    /// Whether an earlier piece of the chunk has gone to the channel.
+    is_later: bool,
+    /// The records of the chunk that belong to the piece.
     records: Range<u32>,
 }
 
-impl<'a> ChunkPiece<'a> {
-    fn of(part: &'a Part) -> Self {
+impl ChunkPiece {
+    fn of(part: &Part) -> Self {
         Self {
-            chunk: part.chunk.as_ref(),
-            is_divisible: part.files.is_empty(),
-            number: 0,
+            chunk: part.chunk.clone(),
+            is_later: false,
             records: 0..0,
         }
     }
 
-    /// Gives the output for the piece the key of the piece, and begins the next one. The key depends on the range of the records: if the
-    /// chunk is divided in another way when it comes again, its pieces are not taken for pieces that are kept.
+    /// Whether the part belongs to the same chunk. A chunk of another Millstream holds a batch for each tag.
+    fn continues_with(&self, part: &Part) -> bool {
+        let (Some(own), Some(next)) = (&self.chunk, &part.chunk) else {
+            return false;
+        };
+        own.checksum == next.checksum && own.id == next.id
+    }
+
+    /// Gives the output for the piece the key of the piece, and begins the next one, unless the piece has no record yet. The key
+    /// depends on the range of the records: if the chunk is divided in another way when it comes again, its pieces are not taken for
+    /// pieces that are kept.
     fn end(&mut self, processed: &mut Processed) {
         let Range { start, end } = self.records;
+        let Some(own) = self.chunk.as_ref().filter(|_| start < end) else {
+            return;
+        };
+        let (id, checksum) = (
+            piece_id(&own.id, start, end),
+            piece_checksum(own.checksum, start, end),
+        );
         let outputs = processed.outputs.iter_mut();
         for origin in outputs.flat_map(|output| &mut output.batch.origins) {
-            if let (Origin::Chunk(chunk), Some(own)) = (origin, self.chunk)
+            if let Origin::Chunk(chunk) = origin
                 && chunk.checksum == own.checksum
                 && chunk.id == own.id
             {
-                chunk.checksum = piece_checksum(own.checksum, start, end);
+                (chunk.id, chunk.checksum) = (id.clone(), checksum);
             }
         }
-        self.number += 1;
+        self.is_later = true;
         self.records = end..end;
     }
+
+    /// Called after the last record of the chunk.
+    fn end_chunk(&mut self, processed: &mut Processed) {
+        if self.is_later {
+            self.end(processed);
+        }
+    }
+}
+
+/// The id of a piece of the chunk with this id. A channel recognizes a part of a position of another Millstream by its id alone, so a
+/// piece needs another id. It keeps all other ids, because it distinguishes their pieces by the checksum.
+fn piece_id(id: &Bytes, start: u32, end: u32) -> Bytes {
+    let text = id_text(id).filter(|_| PartId::of_chunk(id).is_some());
+    let Some(text) = text else {
+        return id.clone();
+    };
+    let piece = format!(" records {start}-{end}");
+    let mut id = Vec::with_capacity(text.len() + piece.len() + 5);
+    write_bin(&mut id, &[text, piece.as_bytes()].concat());
+    id.into()
 }
 
 /// The checksum that stands for a piece of a chunk with this checksum. Channels store it, so it must never change.

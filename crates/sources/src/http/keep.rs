@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use millstream_pipeline::{delivery::Receipt, outlet::Outlet, reject};
 use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time};
 use millstream_sys::checksum::crc32c;
-use millstream_wire::msgpack::write_str;
+use millstream_wire::{msgpack::write_str, part_id::REQUEST_MARK};
 use tokio::time::timeout;
 
 use super::{
@@ -23,9 +23,6 @@ use super::{
 const OWN_BYTES_MAX: usize = 16 << 10;
 /// The longest `Idempotency-Key`.
 const KEY_BYTES_MAX: usize = 1024;
-/// Precedes the key in the id of the request's origin. The channel recognizes repeated requests by this id. It does not trust an
-/// id alone if the id is short or looks like a hash of the content. With this prefix, no id is short or looks like a hash.
-const KEY_MARK: &[u8] = b"idempotency-key ";
 
 /// A request that was received completely.
 pub(super) struct Arrived<'r> {
@@ -141,8 +138,8 @@ fn origin(
     if !durable {
         return Ok(None);
     }
-    let mut id = Vec::with_capacity(KEY_MARK.len() + key.len() + 3);
-    write_str(&mut id, &[KEY_MARK, key].concat());
+    let mut id = Vec::with_capacity(REQUEST_MARK.len() + key.len() + 3);
+    write_str(&mut id, &[REQUEST_MARK, key].concat());
     Ok(Some(Origin::Chunk(ChunkOrigin {
         id: id.into(),
         tag: arrived.tag.clone(),

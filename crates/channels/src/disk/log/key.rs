@@ -9,7 +9,7 @@
 //! that Millstream's sink may have changed before the part is sent again. See repeats.rs.
 
 use millstream_record::ChunkOrigin;
-use millstream_wire::part_id::PartId;
+use millstream_wire::part_id::{PartId, id_text};
 
 /// The key of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,29 +30,9 @@ const UNIQUE_BYTES_MIN: usize = 16;
 /// Fluent Bit's content hash has this many hex digits.
 const CONTENT_DIGITS: usize = 32;
 
-/// Precedes the id in the id of a chunk that is a request of the source `http`.
-const REQUEST_MARK: &[u8] = b"idempotency-key ";
-
-/// Reads the id of a chunk as that of a part of a position; `None` if it is any other id.
-pub(super) fn part_id(id: &[u8]) -> Option<PartId<'_>> {
-    let text = text(id)?;
-    PartId::parse(text.strip_prefix(REQUEST_MARK).unwrap_or(text))
-}
-
-/// The bytes of a MessagePack string or binary; `None` for any other value.
-fn text(id: &[u8]) -> Option<&[u8]> {
-    match id {
-        [0xa0..=0xbf, text @ ..]
-        | [0xd9 | 0xc4, _, text @ ..]
-        | [0xda | 0xc5, _, _, text @ ..]
-        | [0xdb | 0xc6, _, _, _, _, text @ ..] => Some(text),
-        _ => None,
-    }
-}
-
 /// Decides whether the id of a chunk is unique. Only an id that is a MessagePack string or binary can be unique.
 pub(super) fn identity(id: &[u8]) -> Identity {
-    let Some(text) = text(id) else {
+    let Some(text) = id_text(id) else {
         return Identity::Shared;
     };
     let content = text.len() == CONTENT_DIGITS && text.iter().all(u8::is_ascii_hexdigit);
@@ -165,6 +145,8 @@ fn word(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use millstream_wire::part_id::REQUEST_MARK;
+
     use super::*;
 
     #[test]
@@ -185,9 +167,9 @@ mod tests {
         let text = b"000000000000000000000000000000ab.next.3.41.5.0.0.1.00000000";
         let plain = [&[0xd9, 57][..], text].concat();
         let request = [&[0xd9, 73][..], REQUEST_MARK, text].concat();
-        let id = part_id(&plain).unwrap();
-        assert_eq!((id.sink, part_id(&request)), ("next", Some(id)));
-        assert_eq!(part_id(text), None);
+        let id = PartId::of_chunk(&plain).unwrap();
+        assert_eq!((id.sink, PartId::of_chunk(&request)), ("next", Some(id)));
+        assert_eq!(PartId::of_chunk(text), None);
         let mut keys = Keys::new([1; 16]);
         let other = PartId { flow: 1, ..id };
         let of = [(id, None), (id, Some(0)), (other, None)];

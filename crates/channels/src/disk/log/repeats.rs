@@ -22,7 +22,7 @@ use super::{
     directory::LogDirectory,
     frame::Head,
     ids::{IdRecord, ids_name, read_ids, write_ids},
-    key::{Identity, Key, Keys, identity, part_id},
+    key::{Identity, Key, Keys, identity},
     window::{Lookup, Window, seconds},
 };
 
@@ -106,7 +106,7 @@ impl Repeats {
         seconds: u32,
         group: &mut GroupKeys,
     ) -> Admission {
-        if let Some(id) = part_id(&chunk.id) {
+        if let Some(id) = PartId::of_chunk(&chunk.id) {
             return self.admit_part(&id, chunk, seconds, group);
         }
         let key = self.keys.key(chunk);
@@ -214,7 +214,7 @@ impl Repeats {
         }
         let chunks = head.origins.iter().filter_map(|origin| match origin {
             Origin::Chunk(chunk) => {
-                if let Some(id) = part_id(&chunk.id) {
+                if let Some(id) = PartId::of_chunk(&chunk.id) {
                     let key = self.part_key(&id);
                     let is_first = self.group.current.insert(key);
                     let mark = mark(&id, chunk);

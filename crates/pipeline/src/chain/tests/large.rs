@@ -125,13 +125,27 @@ fn the_last_batch_of_a_position_has_records_if_any_has() {
 
 /// Puts a chunk of these lines into a channel behind [`Retag`]. Returns the groups of the channel.
 fn put_chunk(text: &str) -> (Vec<Group>, Receipt) {
+    put_bundle(&[1], &[text])
+}
+
+/// Puts a chunk with this id into a channel behind [`Retag`]. The chunk has a batch for each of `texts`. Returns the groups of the
+/// channel.
+fn put_bundle(id: &[u8], texts: &[&str]) -> (Vec<Group>, Receipt) {
     let held = Arc::new(Held::default());
     let (contexts, _) = contexts(&Meters::default());
     let channel = behind(&held, retagging(), contexts);
-    let mut input = batch("t", text);
-    input.origins = vec![chunk(1, 0, input.len() as u32, input.count)];
+    let input = |text: &&str| {
+        let mut input = batch("t", text);
+        let Origin::Chunk(origin) = chunk(1, 0, input.len() as u32, input.count) else {
+            unreachable!("`chunk` returns a chunk");
+        };
+        let id = id.to_vec().into();
+        input.origins = vec![Origin::Chunk(ChunkOrigin { id, ..origin })];
+        input
+    };
     let (token, receipt) = delivery::receipt(true, 1, delivery::Tally::default());
-    block_on(channel.put(Group::new(vec![input], token)));
+    let group = texts.iter().map(input).collect();
+    block_on(channel.put(Group::new(group, token)));
     (held.take(), receipt)
 }
 
@@ -173,6 +187,46 @@ fn a_chunk_with_very_many_tags_is_kept_in_pieces_that_are_recognized_when_it_com
     assert_eq!(receipt.try_outcome(), Some(Ok(())));
     let (again, _receipt) = put_chunk(&text);
     assert_eq!(again.iter().map(key_of).collect::<Vec<_>>(), keys);
+}
+
+/// The ids and checksums of the chunks in a group.
+fn keys_of(group: &Group) -> std::collections::BTreeSet<(Vec<u8>, u32)> {
+    let origins = group.batches.iter().flat_map(|batch| &batch.origins);
+    let keys = origins.map(|origin| match origin {
+        Origin::Chunk(chunk) => (chunk.id.to_vec(), chunk.checksum),
+        other => panic!("one chunk: {other:?}"),
+    });
+    keys.collect()
+}
+
+#[test]
+fn pieces_of_a_chunk_from_another_millstream_are_not_taken_for_parts_that_are_kept() {
+    use millstream_wire::{msgpack::write_str, part_id::PartId};
+    let mut id = Vec::new();
+    let text = format!("{:032x}.next.1.5.9.0.0.1.00000000", 7);
+    write_str(&mut id, text.as_bytes());
+    assert!(PartId::of_chunk(&id).is_some());
+    let all = numbered(100_000);
+    let (first, second) = all.split_at(all.find("\n40000\n").unwrap() + 1);
+    let put = || put_bundle(&id, &[first, second]).0;
+    let groups = put();
+    assert!(groups.len() > 1);
+    let batches = groups.iter().flat_map(|group| &group.batches);
+    let tags = batches.map(|it| it.tag.as_str().parse::<u32>().unwrap());
+    assert!(tags.eq(0..100_000));
+    let mut seen = std::collections::BTreeSet::new();
+    for group in &groups {
+        for key in keys_of(group) {
+            assert_eq!(PartId::of_chunk(&key.0), None);
+            assert!(seen.insert(key), "two groups have the same key");
+        }
+    }
+    let again: Vec<_> = put().iter().map(keys_of).collect();
+    assert_eq!(again, groups.iter().map(keys_of).collect::<Vec<_>>());
+    // A chunk that is kept in one group keeps its id.
+    let (groups, _receipt) = put_bundle(&id, &["a\n", "b\n"]);
+    assert_eq!(groups.len(), 1);
+    assert!(keys_of(&groups[0]).iter().all(|(kept, _)| *kept == id));
 }
 
 #[test]
