@@ -447,7 +447,7 @@ fn every_address_is_logged_and_sigusr1_logs_the_status() {
     let program = Program::start(directory.path(), &shape).listens(c);
     for port in ports {
         let line = format!("listening on tcp://127.0.0.1:{port}");
-        assert!(program.log().contains(&line), "{line}: {}", program.log());
+        wait_until(&line, || program.log().contains(&line));
     }
     program.signal("USR1");
     wait_until("the line is there", || program.log().contains("status: "));
