@@ -129,6 +129,17 @@ fn held(program: &Program) -> [usize; 2] {
     ["fd", "task"].map(|kind| entries(kind).map_or(0, Iterator::count))
 }
 
+/// The targets of the open files of the program.
+fn files(program: &Program) -> String {
+    let files = fs::read_dir(format!("/proc/{}/fd", program.id())).unwrap();
+    let mut targets: Vec<String> = files
+        .filter_map(|file| fs::read_link(file.ok()?.path()).ok())
+        .map(|target| target.display().to_string())
+        .collect();
+    targets.sort();
+    targets.join("\n")
+}
+
 /// The names of the threads of the program.
 fn threads(program: &Program) -> String {
     let tasks = fs::read_dir(format!("/proc/{}/task", program.id())).unwrap();
@@ -154,7 +165,15 @@ fn sources_channels_and_sinks_change_a_hundred_times_and_nothing_is_lost_doubled
     let plain = configuration(place, &at, None);
     let program = Program::start(place, &plain).listens(at.forward);
     let records = in_storm(600_000, 4_000_000).to_string();
+    // The sinks open their files when their threads have started.
+    wait_until("both sinks have opened their journals", || {
+        let files = files(&program);
+        ["a", "b"]
+            .iter()
+            .all(|sink| files.contains(&format!("sinks/{sink}/journal.1")))
+    });
     let held_before = held(&program);
+    println!("files at first:\n{}", files(&program));
     let generator = Generator::start(&generate(place, at.forward, &records, "60000"));
     let prober = Prober::start(at.forward, at.path.clone());
     for turn in 0..100 {
@@ -185,7 +204,7 @@ fn sources_channels_and_sinks_change_a_hundred_times_and_nothing_is_lost_doubled
         let held = held(&program);
         let now = format!("{held:?}, at first {held_before:?}: {}", threads(&program));
         if now != last {
-            println!("files and threads: {now}");
+            println!("files and threads: {now}\n{}", files(&program));
             last = now;
         }
         held[0] <= held_before[0] + outputs && held[1] <= held_before[1]
