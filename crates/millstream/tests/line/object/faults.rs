@@ -87,7 +87,9 @@ fn a_network_that_is_cut_while_objects_are_uploaded_loses_and_repeats_nothing() 
     cut_now_and_then(&network, &server.server);
     generator.finish();
     let log = program.log();
-    assert!(complaints(&program, "error sending request") > 0, "{log}");
+    // The kernel reports a cut connection, or the request ends after a time without an answer.
+    let cuts = ["error sending request", "no response within"].map(|cut| complaints(&program, cut));
+    assert!(cuts.iter().sum::<usize>() > 0, "{log}");
     assert_eq!(program.stop(), Some(0), "{log}");
     publish_all(place, &data, &server, &BOTH);
     verify_all(place, &server, &BOTH);
