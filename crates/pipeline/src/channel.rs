@@ -164,6 +164,11 @@ pub trait Channel: Send + Sync {
     fn fill(&self) -> Option<(u64, u64)> {
         None
     }
+    /// Returns (used, limit) in bytes of the space for accepted batches. A full channel has no free space left. `None`: the channel has
+    /// no such limit.
+    fn space(&self) -> Option<(u64, u64)> {
+        self.fill()
+    }
     /// Called when no more groups will be put: keeps the groups that were accepted, then lets the readers end.
     fn close(&self);
     /// Called when the deadline of a stop has passed, and when a reload has removed a channel that stays full: keeps as many groups as fit, drops the rest (which fails their receipts), accepts no

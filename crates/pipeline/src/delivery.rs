@@ -7,13 +7,17 @@
 //! settled, the receipt succeeds: a durable channel has kept the batch, or every sink is done with it. A token that is dropped
 //! without being settled (a panic, a stop, an error path that returns early) makes the receipt fail, so that a forgotten batch
 //! can never look like success.
+//!
+//! A sender that stops waiting may withdraw a batch ([`Receipt::withdraw`]), unless a durable channel has claimed it
+//! ([`Token::claim`]), which it does before it keeps the batch. So either the batch is not kept, or the sender learns that it
+//! may be.
 
 use std::{
     future::Future,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
     },
     task::{Context, Poll},
     time::Instant,
@@ -36,12 +40,17 @@ pub struct Receipt(Arc<Count>);
 struct Count {
     open: AtomicU32,
     failed: AtomicBool,
+    /// The claims of durable channels, or [`WITHDRAWN`].
+    claims: AtomicI32,
     awaited: bool,
     size: Size,
     sent: Instant,
     tally: Arc<Tally>,
     waker: AtomicWaker,
 }
+
+/// The sender has withdrawn the batch.
+const WITHDRAWN: i32 = -1;
 
 /// The size of a group that is sent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,6 +101,7 @@ pub fn sized(awaited: bool, size: Size, tally: impl Into<Arc<Tally>>) -> (Token,
     let count = Arc::new(Count {
         open: AtomicU32::new(1),
         failed: AtomicBool::new(false),
+        claims: AtomicI32::new(0),
         awaited,
         size,
         sent: Instant::now(),
@@ -106,6 +116,27 @@ impl Token {
     pub fn settle(mut self) {
         if let Some(count) = self.0.take() {
             count.release();
+        }
+    }
+
+    /// A durable channel claims the batch before it keeps it. Returns false if the sender has withdrawn the batch. The channel
+    /// then drops the batch.
+    pub fn claim(&self) -> bool {
+        let Some(count) = &self.0 else {
+            return true;
+        };
+        let more = |claims| (claims != WITHDRAWN).then_some(claims + 1);
+        let claimed = count
+            .claims
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        claimed.is_ok()
+    }
+
+    /// Gives a claim back, because the channel has no space for the batch now. The sender may withdraw the batch until the channel
+    /// claims it again.
+    pub fn release_claim(&self) {
+        if let Some(count) = &self.0 {
+            count.claims.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -139,7 +170,10 @@ impl Count {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             let Size { records, bytes } = self.size;
             if self.failed.load(Ordering::Relaxed) {
-                self.tally.dropped.add(records);
+                // Of a withdrawn batch, its sender knows that nothing was accepted.
+                if self.claims.load(Ordering::Acquire) != WITHDRAWN {
+                    self.tally.dropped.add(records);
+                }
             } else if records > 0 {
                 self.tally.latency.observe(self.sent.elapsed());
             }
@@ -165,6 +199,15 @@ impl Receipt {
     /// Returns the outcome if it is known already, otherwise `None`; does not wait.
     pub fn try_outcome(&self) -> Option<Result<(), Unsettled>> {
         self.0.outcome()
+    }
+
+    /// Withdraws the batch. Durable channels then do not keep it, and it does not count as dropped. Returns false if a durable
+    /// channel has claimed the batch: it keeps it now, or has kept it.
+    pub fn withdraw(&self) -> bool {
+        let claims = &self.0.claims;
+        claims
+            .compare_exchange(0, WITHDRAWN, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 }
 
@@ -203,6 +246,27 @@ mod tests {
         assert_eq!(receipt.try_outcome(), Some(Ok(())));
         assert_eq!(pending(), (0, 0));
         assert_eq!(tally.latency.read().count(), 1);
+    }
+
+    #[test]
+    fn a_sender_can_withdraw_a_batch_unless_a_channel_has_claimed_it() {
+        let tally = Arc::new(Tally::default());
+        let (token, kept) = receipt(true, 3, tally.clone());
+        assert!(token.claim());
+        assert!(!kept.withdraw());
+        token.release_claim();
+        assert!(token.claim());
+        token.settle();
+        assert!(!kept.withdraw());
+        assert_eq!(kept.try_outcome(), Some(Ok(())));
+        let (token, withdrawn) = receipt(true, 3, tally.clone());
+        assert!(token.claim());
+        token.release_claim();
+        assert!(withdrawn.withdraw());
+        assert!(!token.claim());
+        drop(token);
+        assert_eq!(withdrawn.try_outcome(), Some(Err(Unsettled)));
+        assert_eq!((tally.dropped.get(), tally.pending.get()), (0, 0));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod tests;
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -182,6 +183,21 @@ impl Feed {
     }
 }
 
+/// Withdraws a batch if its sender stops waiting before every consumer has accepted it.
+struct Offer<'r> {
+    receipt: &'r Receipt,
+    is_taken: bool,
+}
+
+impl Drop for Offer<'_> {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            // A channel may already have claimed it, and may keep it.
+            self.receipt.withdraw();
+        }
+    }
+}
+
 impl Drop for Feed {
     fn drop(&mut self) {
         self.channel.close();
@@ -258,6 +274,25 @@ impl Outlet {
         receipt
     }
 
+    /// Like [`Outlet::send`], but a caller that stops waiting withdraws the batch: its sender has not been told that the batch is
+    /// accepted, so the batch does not count as dropped.
+    pub async fn offer(&self, batch: Batch, awaited: bool) -> Receipt {
+        let wires = self.wires();
+        let batches = vec![batch];
+        let size = self.note_sent(&wires, &batches);
+        let (token, receipt) = delivery::sized(awaited, size, self.0.tally.clone());
+        let mut delivering = pin!(self.deliver(&wires, batches, token));
+        // Dropped before `delivering`, which holds the token.
+        let mut offer = Offer {
+            receipt: &receipt,
+            is_taken: false,
+        };
+        delivering.as_mut().await;
+        offer.is_taken = true;
+        drop(offer);
+        receipt
+    }
+
     /// Sends a batch with `token`, so that the receipt of this token also waits for the batch.
     pub(crate) async fn send_with(&self, batch: Batch, token: Token) {
         let wires = self.wires();
@@ -303,6 +338,17 @@ impl Outlet {
         token.settle();
     }
 
+    /// Returns (used, limit) in bytes of the downstream channel with the least free space, relative to its limit. `None` if no channel
+    /// has a limit.
+    pub fn space(&self) -> Option<(u64, u64)> {
+        let wires = self.wires();
+        let spaces = wires.channels().filter_map(Channel::space);
+        spaces.max_by(|(used, limit), (other_used, other_limit)| {
+            let fill = |used: u64, limit: u64| u128::from(used) * u128::from(limit);
+            fill(*used, *other_limit).cmp(&fill(*other_used, *limit))
+        })
+    }
+
     /// Waits until no downstream channel is full. A source calls this if a batch that it sends must not wait for space.
     pub async fn has_room(&self) {
         self.until_full_is(false).await;
@@ -313,6 +359,14 @@ impl Outlet {
     pub async fn is_full_after(&self, wait: Duration) {
         tokio::time::sleep(wait).await;
         self.until_full_is(true).await;
+    }
+
+    /// Waits until producers may wait for room in a downstream channel: a durable channel is full, or the queue of a memory channel is.
+    pub async fn is_blocked(&self) {
+        let is_blocked = |channel: &dyn Channel| channel.waiting().is_some();
+        while !self.wires().channels().any(is_blocked) {
+            tokio::time::sleep(CHECK_EVERY).await;
+        }
     }
 
     async fn until_full_is(&self, full: bool) {

@@ -38,6 +38,8 @@ struct State {
     full: bool,
     /// Whether the channel takes batches but does not keep them, as a full disk channel does.
     chokes: bool,
+    /// (used, limit) of its space in bytes.
+    space: Option<(u64, u64)>,
     /// The values that the source declares; none before it runs.
     values: &'static [&'static str],
     batches: Vec<Batch>,
@@ -82,17 +84,41 @@ impl Downstream {
         self.lock().full = full;
     }
 
-    /// Makes this a full disk channel: batches wait in it until [`Downstream::settle`].
+    /// Sets the used space and its limit, in bytes.
+    pub(crate) fn set_space(&self, used: u64, limit: u64) {
+        self.lock().space = Some((used, limit));
+    }
+
+    /// Makes this a full disk channel: batches wait in it until [`Downstream::settle`]. Their senders may withdraw them.
     pub(crate) fn choke(&self) {
         let mut state = self.lock();
         (state.answers, state.chokes) = (false, true);
     }
 
+    /// Makes this a full disk channel, which has no space for the batches that are held.
+    pub(crate) fn choke_held(&self) {
+        self.choke();
+        self.lock().held.iter().for_each(Token::release_claim);
+    }
+
     /// Settles all batches that were held, and settles further ones immediately.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
-        (state.answers, state.chokes) = (true, false);
-        state.held.drain(..).for_each(Token::settle);
+        let has_choked = std::mem::take(&mut state.chokes);
+        state.answers = true;
+        let held = std::mem::take(&mut state.held);
+        let waiting = state.batches.len() - held.len();
+        let waiting = state.batches.split_off(waiting);
+        for (token, batch) in held.into_iter().zip(waiting) {
+            // Writers may have withdrawn what waited for space.
+            if !has_choked || token.claim() {
+                state.batches.push(batch);
+                token.settle();
+            }
+        }
+        if has_choked {
+            state.find_origins();
+        }
     }
 
     /// Drops all batches that were not settled, as when a consumer dies. Settles further ones immediately.
@@ -102,14 +128,7 @@ impl Downstream {
         let kept = state.batches.len() - state.held.len();
         state.batches.truncate(kept);
         state.held.clear();
-        state.origins.clear();
-        let batches = state.batches.clone();
-        for batch in &batches {
-            for origin in files_of(batch) {
-                let next = state.origins.entry(origin.file).or_default();
-                *next = origin.next.max(*next);
-            }
-        }
+        state.find_origins();
     }
 
     /// All batches so far.
@@ -155,6 +174,15 @@ impl Downstream {
 }
 
 impl State {
+    /// Finds the offsets up to which files are kept, after batches were removed.
+    fn find_origins(&mut self) {
+        self.origins.clear();
+        for origin in self.batches.iter().flat_map(files_of) {
+            let next = self.origins.entry(origin.file).or_default();
+            *next = origin.next.max(*next);
+        }
+    }
+
     /// The part of a batch that is new.
     fn without_repeats(&mut self, batch: Batch) -> Option<Batch> {
         let origins: Vec<_> = files_of(&batch).collect();
@@ -215,6 +243,10 @@ impl Channel for Downstream {
         self.lock().chokes
     }
 
+    fn space(&self) -> Option<(u64, u64)> {
+        self.lock().space
+    }
+
     fn close(&self) {}
 
     fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
@@ -231,6 +263,9 @@ impl Downstream {
     fn keep(&self, mut group: Group) {
         let (empty, _) = delivery::receipt(false, 0, Meter::default());
         let token = std::mem::replace(&mut group.token, empty);
+        if !token.claim() {
+            return;
+        }
         let mut state = self.lock();
         assert_eq!(group.batches.len(), 1);
         for batch in group.batches {
@@ -251,6 +286,9 @@ impl Downstream {
         if state.answers {
             token.settle();
         } else {
+            if state.chokes {
+                token.release_claim();
+            }
             state.held.push(token);
         }
     }

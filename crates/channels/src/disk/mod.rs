@@ -17,6 +17,7 @@ mod segment_maker;
 mod skips;
 #[cfg(test)]
 mod tests;
+mod unkept;
 mod writer;
 
 use std::{any::Any, path::Path, sync::Arc, thread};
@@ -157,6 +158,14 @@ impl Channel for DiskChannel {
 
     fn is_full(&self) -> bool {
         self.queue.is_full()
+    }
+
+    fn space(&self) -> Option<(u64, u64)> {
+        let (used, limit) = self.watch.space();
+        match self.queue.is_full() {
+            true => Some((limit, limit)),
+            false => Some((used.min(limit), limit)),
+        }
     }
 
     fn close(&self) {

@@ -432,6 +432,41 @@ fn a_full_channel_stops_its_sources_until_its_consumer_settles_more() {
     assert!(!opened.channel.is_full());
 }
 
+/// While a channel is full, its senders may withdraw what it has taken. The others keep their order.
+#[test]
+fn a_group_that_is_withdrawn_while_the_channel_is_full_is_not_kept() {
+    let disk = SimulatedDisk::new(1);
+    disk.set_capacity(100 << 10);
+    let fixture = Fixture::on(Arc::new(disk.clone()), std::path::Path::new("/buffer"));
+    let mut opened = fixture.open(r#"{"size_max": "16MiB"}"#);
+    opened.readers[0].resume(None).unwrap();
+    let mut receipts: Vec<Receipt> = (0..5)
+        .map(|n| put(&opened.channel, batch(&format!("{n}\n"), Vec::new())))
+        .collect();
+    receipts.push(put(&opened.channel, chunk("chunk\n", UNIQUE, 1)));
+    receipts.push(put(&opened.channel, chunk("chunk\n", UNIQUE, 2)));
+    thread::sleep(Duration::from_millis(300));
+    assert!(opened.channel.is_full());
+    assert_eq!(opened.channel.space(), Some((16 << 20, 16 << 20)));
+    // The first ones are staged, and the last one may still be in the queue.
+    let withdrawn = [0, 2, 4].map(|n| receipts[n].withdraw());
+    assert_eq!(withdrawn, [true; 3]);
+    disk.set_capacity(u64::MAX);
+    let kept: Vec<bool> = receipts.into_iter().map(|it| run(it).is_ok()).collect();
+    assert_eq!(kept, [false, true, false, true, false, true, true]);
+    let last = put(&opened.channel, batch("last\n", Vec::new()));
+    assert_eq!(run(last), Ok(()));
+    let mut numbers = Vec::new();
+    for text in ["1\n", "3\n", "chunk\n", "last\n"] {
+        let delivered = next(&mut opened.readers[0]).unwrap().unwrap();
+        assert_eq!(delivered.batch.body, text);
+        numbers.push(delivered.position.unwrap().seq);
+    }
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    let (used, limit) = opened.channel.space().unwrap();
+    assert!(used > 0 && used < 1 << 20 && limit == 16 << 20, "{used}");
+}
+
 /// Chunk `number`, of half a MiB, as `connection` sends it.
 fn numbered(number: u64, connection: u64) -> Batch {
     let text = format!("{number:015}\n").repeat(32 << 10);

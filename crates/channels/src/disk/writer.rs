@@ -7,7 +7,6 @@
 //! the cost of a sync. With little traffic, no group is delayed. A token is settled when its group is kept, and never before.
 
 use std::{
-    collections::VecDeque,
     sync::Arc,
     task::{Wake, Waker},
     thread,
@@ -37,6 +36,7 @@ use super::{
     reader::DiskReader,
     segment_maker::SegmentMaker,
     skips::Skips,
+    unkept::{Unkept, may_leave},
 };
 
 /// Approximate size of a commit. Beyond 1 MiB a sync does not get cheaper per byte, and acks would wait longer.
@@ -52,9 +52,7 @@ struct Writer {
     log: Log,
     clock: KeepClock,
     queue: Arc<Queue>,
-    /// The tokens of groups that are not kept yet. Each token has a seq (sequence number). Its group is kept once all frames up to this seq
-    /// are kept.
-    waiting: VecDeque<(u64, Token)>,
+    waiting: Unkept,
     maker: SegmentMaker,
     reporter: Reporter,
     /// Raised while there is no space in the channel or on the disk.
@@ -93,7 +91,7 @@ pub(super) fn start(
         gauges: Gauges::new(&context, &log, disk.clone()),
         log,
         queue: Arc::clone(&queue),
-        waiting: VecDeque::new(),
+        waiting: Unkept::default(),
         maker: SegmentMaker::new(disk),
         reporter: context.reporter.clone(),
         room: context.reporter.condition("room"),
@@ -223,16 +221,20 @@ impl Writer {
         Ok(())
     }
 
-    /// Stages a group.
+    /// Stages a group, unless its sender has withdrawn it.
     fn append(&mut self, group: Group) -> Result<(), Error> {
         let Group { batches, token, .. } = group;
+        if !token.claim() {
+            return Ok(());
+        }
+        let may_leave = may_leave(&batches);
         let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
         let bytes = batches.iter().map(|batch| batch.len() as u64).sum();
         self.records.add(records);
         self.bytes.add(bytes);
         self.batches.add(batches.len() as u64);
         match self.log.append(batches, self.clock.now()) {
-            Ok(seq) => self.waiting.push_back((seq, token)),
+            Ok(seq) => self.waiting.push(seq, token, may_leave),
             // The token is dropped, which fails the receipt. The sender has to split the group.
             Err(error @ Error::TooLarge { .. }) => self.reporter.error("large", error),
             Err(error) => return Err(error),
@@ -245,6 +247,7 @@ impl Writer {
     fn keep(&mut self) -> Result<bool, Error> {
         let started = Instant::now();
         loop {
+            self.waiting.claim(&mut self.log);
             let done = self.commit();
             let is_full = done.as_ref().is_err_and(Error::is_for_now);
             self.queue.set_full(is_full);
@@ -257,6 +260,7 @@ impl Writer {
                 Err(error) if !is_full => return Err(self.report_failure(error)),
                 Err(error) => error,
             };
+            self.waiting.release();
             if started.elapsed() >= PATIENCE || matches!(error, Error::NoRoom { .. }) {
                 self.report_blocked(&error);
             }
@@ -380,16 +384,7 @@ impl Writer {
                 ),
             );
         }
-        let kept = self.log.kept().seq;
-        // The tokens are not sorted by seq. A group that consists only of repeats of kept records has seq 0.
-        for _ in 0..self.waiting.len() {
-            if let Some((seq, token)) = self.waiting.pop_front() {
-                match seq <= kept {
-                    true => token.settle(),
-                    false => self.waiting.push_back((seq, token)),
-                }
-            }
-        }
+        self.waiting.settle(self.log.kept().seq);
     }
 
     /// Syncs if a sync is due, or if `tokens` wait for a sync. If there is temporarily no space, the tokens fail, and a later sync covers
@@ -415,14 +410,18 @@ impl Writer {
 
     /// Drops frames for which there is no space, so that the channel can be closed. None of them was acknowledged.
     fn give_up(&mut self, error: &Error) -> Result<(), Error> {
+        // Records that were withdrawn are not in the report.
+        self.waiting.claim(&mut self.log);
         let records = self.log.drop_staged();
-        self.reporter.warn(
-            "stop",
-            format_args!(
-                "stopping without space for {records} records that were not accepted yet; senders that wait for an \
-                 acknowledgement still have them ({error})"
-            ),
-        );
+        if records > 0 {
+            self.reporter.warn(
+                "stop",
+                format_args!(
+                    "stopping without space for {records} records that were not accepted yet; senders that wait for an \
+                     acknowledgement still have them ({error})"
+                ),
+            );
+        }
         // Keeps the frames that are already written. Frames whose sync failed need space to be written again. If there is none, the next
         // start finds these frames in the segment whose sync failed.
         self.log.commit(self.clock.now())?;

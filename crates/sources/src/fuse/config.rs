@@ -1,8 +1,8 @@
 //! The options of the source `fuse`: as configured, and after the check.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use millstream_config::{Node, OneOrMany, Size};
+use millstream_config::{Node, OneOrMany, Period, Size};
 use millstream_pipeline::node::Checked;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -40,10 +40,10 @@ pub(super) struct Config {
     /// Treatment of a record that is longer than `line_max`.
     #[serde(default)]
     too_long: TooLong,
-    /// Behavior of a `write` when the next channel is full: `block` waits for free space (a fatal signal ends the wait), `fail`
-    /// waits for one second and then returns ENOSPC.
+    /// Behavior of a `write` when the next channel is full: `block` waits for free space (a fatal signal ends the wait),
+    /// `block: 30s` waits for this time and then returns ENOSPC, `fail` waits for one second and then returns ENOSPC.
     #[serde(default)]
-    when_full: WhenFull,
+    when_full: WhenFullConfig,
     /// Amount of written data that can be read back (`tail -f`).
     #[serde(default)]
     recent: RecentConfig,
@@ -127,15 +127,67 @@ impl Default for RecentConfig {
     }
 }
 
-/// Behavior of a `write` when the next channel is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+/// Behavior of a `write` when the next channel is full, as configured.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum WhenFullConfig {
+    Always(WhenFullWord),
+    Limited(WhenFullLimit),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum WhenFull {
+enum WhenFullWord {
     /// Waits for free space.
-    #[default]
     Block,
     /// Returns ENOSPC after one second.
     Fail,
+}
+
+/// A limited wait.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct WhenFullLimit {
+    /// How long a `write` waits for free space before it returns ENOSPC.
+    block: Period,
+}
+
+impl Default for WhenFullConfig {
+    fn default() -> Self {
+        Self::Always(WhenFullWord::Block)
+    }
+}
+
+/// How long a write waits for free space before it fails, with `when_full: fail`.
+const FAIL_AFTER: Duration = Duration::from_secs(1);
+
+/// Behavior of a `write` when the next channel is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhenFull {
+    /// Waits for free space.
+    Block,
+    /// Waits for this time and then returns ENOSPC.
+    Limited(Duration),
+}
+
+impl WhenFull {
+    /// How long a write waits. `None`: without a limit.
+    pub(super) fn limit(self) -> Option<Duration> {
+        match self {
+            Self::Block => None,
+            Self::Limited(limit) => Some(limit),
+        }
+    }
+}
+
+impl From<WhenFullConfig> for WhenFull {
+    fn from(config: WhenFullConfig) -> Self {
+        match config {
+            WhenFullConfig::Always(WhenFullWord::Block) => Self::Block,
+            WhenFullConfig::Always(WhenFullWord::Fail) => Self::Limited(FAIL_AFTER),
+            WhenFullConfig::Limited(limited) => Self::Limited(limited.block.as_duration()),
+        }
+    }
 }
 
 fn line_max() -> Size {
@@ -195,7 +247,7 @@ pub(super) fn check(node: &Node) -> Checked<Options> {
             rules,
             default: Arc::new(default),
         },
-        when_full: config.when_full,
+        when_full: config.when_full.into(),
         recent: Recent {
             file: config.recent.file.as_usize(),
             all: config.recent.all.as_usize(),

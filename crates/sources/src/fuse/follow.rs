@@ -26,7 +26,7 @@ use millstream_record::{FileId, FileOrigin, Origin};
 use millstream_sys::{disk::read_at, fuse::is_being_written};
 
 use super::{
-    below::Below, config::WhenFull, cutter::HEADROOM, open_file::OpenFile, parcel::Parcel,
+    below::Below, cutter::HEADROOM, open_file::OpenFile, parcel::Parcel, patience::Patience,
     shipper::Shipper,
 };
 use crate::compressed::is_compressed;
@@ -297,7 +297,7 @@ impl Followed {
             }));
             self.sent = next;
         }
-        self.open.send(parcel, WhenFull::Block).await?;
+        self.open.send(parcel, Patience::ENDLESS).await?;
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use millstream_record::Batch;
 use rustix::io::Errno;
 use tokio::sync::Mutex;
 
-use super::{config::WhenFull, shipper::Shipper};
+use super::{patience::Patience, shipper::Shipper};
 use crate::flight::Flight;
 
 /// The batches in flight of one open file.
@@ -28,7 +28,7 @@ impl InFlight {
         &self,
         shipper: &Shipper,
         batch: Batch,
-        when_full: WhenFull,
+        patience: Patience,
         sent: impl FnOnce(),
     ) -> Result<(), Errno> {
         let mut flight = self.flight.lock().await;
@@ -36,11 +36,11 @@ impl InFlight {
             report_lost(shipper);
         }
         if flight.is_full() {
-            shipper.in_time(flight.answered(), when_full).await?;
+            shipper.in_time(flight.answered(), patience).await?;
         }
         let awaited = flight.is_half_full() || self.synced.load(Ordering::Relaxed);
-        let send = shipper.context.outlet.send(batch, awaited);
-        let receipt = shipper.in_time(send, when_full).await?;
+        let send = shipper.context.outlet.offer(batch, awaited);
+        let receipt = shipper.in_time(send, patience).await?;
         sent();
         flight.push(receipt, ());
         Ok(())

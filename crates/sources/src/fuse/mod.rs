@@ -5,6 +5,7 @@
 //!
 //! - Serving: `mount.rs` mounts, `run.rs` starts and stops. On each data thread, `session.rs` reads requests and answers them:
 //!   `namespace.rs` handles requests about names, `mounted.rs` handles requests about open files.
+//!   `waiting.rs` has the requests that wait, `patience.rs` their limits, and `alias.rs` the numbers of files whose writes wait.
 //! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs the bytes of one file. `stream.rs` turns the
 //!   bytes of a write into a parcel: a batch, and the unfinished bytes after its records (`parcel.rs`). For this, `cutter/` cuts
 //!   the bytes into records, `batcher.rs` makes the batch, and `writers.rs` supplies the values of the batch. `in_flight.rs`
@@ -18,6 +19,7 @@
 //! If the source sends to a durable channel, written bytes are kept when `write` returns, and durable when `fsync` returns. A
 //! `write` whose bytes cannot be accepted returns an error.
 
+mod alias;
 mod batcher;
 mod below;
 mod config;
@@ -33,6 +35,7 @@ mod namespace;
 mod open_file;
 mod open_files;
 mod parcel;
+mod patience;
 mod process;
 mod quiet;
 mod rules;

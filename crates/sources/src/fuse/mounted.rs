@@ -9,19 +9,19 @@ use millstream_record::{Buffer, Time};
 use millstream_sys::fuse::Device;
 use millstream_wire::fuse::{self, Header, Operation, WRITE_DATA_AT, open_flag};
 use rustix::io::Errno;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 
 use super::{
-    config::WhenFull,
     cutter::HEADROOM,
-    namespace::{Body, Namespace, VALID_SECONDS},
+    namespace::{Body, Namespace, VALID_SECONDS, entry, name_seconds},
     open_file::{OpenFile, Turn},
     open_files::OpenFiles,
     parcel::Parcel,
+    patience::Patience,
     process::process_of,
     shipper::Shipper,
     tree::WriteKind,
-    waiting::Waiting,
+    waiting::{SOON, Waiting},
 };
 
 /// The bits of the flags of `open(2)` that select reading, writing or both.
@@ -29,6 +29,8 @@ const ACCESS_MODE: u32 = 3;
 const TRUNCATE: u32 = 0o1_000;
 /// O_DSYNC, which O_SYNC includes: each write returns once its bytes are durable.
 const DSYNC: u32 = 0o10_000;
+/// O_APPEND.
+const APPEND: u32 = 0o2_000;
 /// With direct I/O the kernel sends each write immediately and does not merge it with others. So the boundaries of writes are
 /// known, and the error of a write is returned to its writer.
 const OPENED: u32 = open_flag::DIRECT_IO | open_flag::NO_FLUSH;
@@ -48,6 +50,8 @@ pub(super) struct Mounted {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Write {
     pub header: Header,
+    /// The number to which the request goes: a node or its alias.
+    pub number: u64,
     pub handle: u64,
     pub offset: u64,
     pub size: u32,
@@ -76,6 +80,41 @@ enum Stage {
 }
 
 impl Mounted {
+    /// Answers LOOKUP. Returns `None` if a write to the file has begun to wait just now, unless `is_urgent`: a moment later it is
+    /// clear whether the file needs an alias.
+    fn try_lookup(&self, directory: u64, name: &[u8], is_urgent: bool) -> Option<Body> {
+        let mut tree = self.names.tree();
+        let found = tree.find(directory, name);
+        let number = match found {
+            Ok(node) => self.waiting.number_of(node, is_urgent)?,
+            Err(error) => return Some(Err(error)),
+        };
+        Some(tree.lookup(directory, name).map(|of| entry(&of, number)))
+    }
+
+    /// Answers LOOKUP, if that is possible now.
+    pub(super) fn lookup_now(&self, header: Header, name: &[u8]) -> Option<Body> {
+        self.try_lookup(header.node, name, false)
+    }
+
+    /// Answers LOOKUP after a moment, in which the writes to the file may end.
+    pub(super) async fn lookup_soon(&self, header: Header, name: &[u8]) -> Body {
+        let ends = async {
+            loop {
+                self.waiting.one_ended().await;
+                if let Some(body) = self.try_lookup(header.node, name, false) {
+                    return body;
+                }
+            }
+        };
+        match timeout(SOON, ends).await {
+            Ok(body) => body,
+            Err(_) => self
+                .try_lookup(header.node, name, true)
+                .unwrap_or(Err(Errno::IO)),
+        }
+    }
+
     /// Answers a request that never waits. Returns `None` if the kernel expects no answer.
     pub(super) fn answer(&self, header: Header, operation: Operation<'_>) -> Option<Body> {
         Some(match operation {
@@ -89,7 +128,10 @@ impl Mounted {
             Operation::Interrupt { .. } => Err(Errno::AGAIN),
             Operation::Open { flags } => self.open(header.node, flags),
             Operation::Create { name, mode, flags } => self.create(header, name, mode, flags),
-            operation => self.names.answer(header, operation),
+            operation => {
+                let space = || self.shipper.context.outlet.space();
+                self.names.answer(header, operation, space)
+            }
         })
     }
 
@@ -100,7 +142,13 @@ impl Mounted {
     fn create(&self, header: Header, name: &[u8], mode: u32, flags: u32) -> Body {
         let made = self.names.make(header, name, mode, None)?;
         let handle = self.add(made.node, flags)?;
-        Ok(fuse::created(&made, VALID_SECONDS, handle, OPENED))
+        Ok(fuse::created(
+            &made,
+            name_seconds(made.mode),
+            VALID_SECONDS,
+            handle,
+            OPENED,
+        ))
     }
 
     /// Opens a file. Returns its handle.
@@ -142,7 +190,7 @@ impl Mounted {
     /// cancelled while it waits does not discard bytes of other writes.
     pub(super) async fn finish_write(&self, begun: BegunWrite) -> Result<u32, Errno> {
         let BegunWrite { file, write, stage } = begun;
-        let when_full = self.shipper.options.when_full;
+        let patience = Patience::of_write(self.shipper.options.when_full);
         let send = async {
             let (parcel, _turn) = match stage {
                 Stage::Cut(parcel, turn) => (parcel, turn),
@@ -155,7 +203,7 @@ impl Mounted {
                 }
                 Stage::Copy => return Ok(write.size),
             };
-            let accepted = file.send(parcel, when_full).await?;
+            let accepted = file.send(parcel, patience).await?;
             if write.flags & DSYNC != 0 {
                 file.sync().await?;
             }
@@ -164,9 +212,9 @@ impl Mounted {
         let sent = tokio::select! {
             biased;
             sent = send => sent,
-            () = self.given_up(write.header) => Err(Errno::INTR),
+            () = self.given_up(write.header, write.number) => Err(Errno::INTR),
         };
-        if when_full == WhenFull::Fail && sent == Err(Errno::NOSPC) {
+        if patience.has_limit() && sent == Err(Errno::NOSPC) {
             self.shipper.meters.refused.add(1);
         }
         sent
@@ -190,14 +238,15 @@ impl Mounted {
             thread == writer
                 || process_of(thread).is_some_and(|process| process_of(writer) == Some(process))
         };
-        let kind = self.names.tree().write(
-            file.node(),
-            write.offset,
-            written,
-            masked,
-            is_writer,
-            Time::now(),
-        )?;
+        let mut tree = self.names.tree();
+        // The kernel's size of the file may be older (`alias.rs`).
+        let offset = match write.flags & APPEND {
+            0 => write.offset,
+            _ => tree.attributes(file.node())?.size,
+        };
+        let now = Time::now();
+        let kind = tree.write(file.node(), offset, written, masked, is_writer, now)?;
+        drop(tree);
         if kind == WriteKind::New {
             return stream.write(buffer, data, writer).map(Some);
         }
@@ -213,7 +262,7 @@ impl Mounted {
     }
 
     /// FSYNC: syncs everything that was written to a file through any of its handles.
-    pub(super) async fn sync(&self, header: Header) -> Result<(), Errno> {
+    pub(super) async fn sync(&self, header: Header, number: u64) -> Result<(), Errno> {
         let sync = async {
             for file in self.files.of_node(header.node) {
                 let _turn = file.turn().await;
@@ -224,7 +273,8 @@ impl Mounted {
         tokio::select! {
             biased;
             synced = sync => synced,
-            () = self.given_up(header) => Err(Errno::INTR),
+            () = self.given_up(header, number) => Err(Errno::INTR),
+            () = self.shipper.stopped_without_room() => Err(Errno::IO),
         }
     }
 
@@ -244,7 +294,8 @@ impl Mounted {
         }
     }
 
-    async fn given_up(&self, header: Header) {
-        self.waiting.given_up(header.unique, header.thread).await;
+    async fn given_up(&self, header: Header, number: u64) {
+        let Header { unique, thread, .. } = header;
+        self.waiting.given_up(unique, number, thread).await;
     }
 }

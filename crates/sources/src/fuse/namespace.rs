@@ -13,11 +13,12 @@ use millstream_wire::fuse::{
 use rustix::io::Errno;
 
 use super::{
+    alias::node_of,
     below::Below,
     tree::{DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Tree, Who},
 };
 
-/// How long the kernel may cache an answer, in seconds. The kernel requests all changes to the tree, with one exception: the tree
+/// How long the kernel may cache an answer, in seconds; names of files are not cached. The kernel requests all changes to the tree, with one exception: the tree
 /// forgets old files when it has too many. Only after that can the kernel's cache be stale.
 pub(super) const VALID_SECONDS: u64 = 1;
 /// The largest write that the kernel may send, in bytes. The kernel's own limit is 256 pages.
@@ -32,9 +33,9 @@ const CAPABILITIES: u32 = capability::ATOMIC_O_TRUNC
 const KEEP_SIZE: u32 = 1;
 /// The operation LINK. It is refused, because a file must have only one path, which determines its rule.
 const HARD_LINK: u32 = 13;
-/// The free blocks that `statfs` reports. The number is fixed, because the real limit is the free space in the next channels.
-const FREE_BLOCKS: u64 = 1 << 28;
-const BLOCK_BYTES: u32 = 4096;
+/// The blocks that `statfs` reports if no next channel has a limit.
+const UNLIMITED_BLOCKS: u64 = 1 << 28;
+const BLOCK_BYTES: u64 = 4096;
 
 /// The body of an answer.
 pub(super) type Body = Result<Vec<u8>, Errno>;
@@ -67,31 +68,37 @@ impl Namespace {
             Operation::Forget { lookups } => tree.forget(node, lookups),
             Operation::BatchForget(all) => {
                 for (node, lookups) in all {
-                    tree.forget(node, lookups);
+                    tree.forget(node_of(node), lookups);
                 }
             }
             _ => {}
         }
     }
 
-    /// The answer to INIT, to a read, or to a request about names, attributes or the file system. None of these needs an open file.
+    /// The answer to INIT, to a read, or to a request about names (except LOOKUP), attributes or the file system. None of these needs
+    /// an open file.
     /// The answer to any other request is ENOSYS.
-    pub(super) fn answer(&self, header: Header, operation: Operation<'_>) -> Body {
+    /// `space` is the (used, limit) of the space for what is written, in bytes.
+    pub(super) fn answer(
+        &self,
+        header: Header,
+        operation: Operation<'_>,
+        space: impl FnOnce() -> Option<(u64, u64)>,
+    ) -> Body {
         let node = header.node;
         match operation {
             Operation::Init { major, flags, .. } => init(major, flags),
-            Operation::Lookup { name } => entry(self.tree().lookup(node, name)),
             Operation::GetAttributes => attributes(self.tree().attributes(node)),
             Operation::SetAttributes(set) => self.set(node, &set),
             Operation::ReadLink => Ok(self.tree().target(node)?.to_vec()),
             Operation::SymLink { name, target } => {
-                entry(self.make(header, name, LINK | 0o777, Some(target)))
+                made(self.make(header, name, LINK | 0o777, Some(target)))
             }
-            Operation::MakeNode { name, mode } => entry(self.make(header, name, mode, None)),
+            Operation::MakeNode { name, mode } => made(self.make(header, name, mode, None)),
             Operation::MakeDirectory { name, mode } => {
-                let made = self.make(header, name, DIRECTORY | mode & 0o7777, None)?;
-                self.directory_made(made.node);
-                entry(Ok(made))
+                let directory = self.make(header, name, DIRECTORY | mode & 0o7777, None)?;
+                self.directory_made(directory.node);
+                made(Ok(directory))
             }
             Operation::Unlink { name } => {
                 self.tree().unlink(node, name, Time::now())?;
@@ -109,7 +116,7 @@ impl Namespace {
                 tree.was_read(node, header.thread);
                 tree.read(node, offset, size)
             }
-            Operation::Statistics => Ok(self.statistics()),
+            Operation::Statistics => Ok(self.statistics(space())),
             Operation::OpenDirectory => Ok(fuse::opened(0, 0)),
             Operation::ReadDirectory { offset, size } => self.tree().list(node, offset, size),
             Operation::ReleaseDirectory | Operation::SyncDirectory | Operation::Destroy => {
@@ -213,11 +220,16 @@ impl Namespace {
         }
     }
 
-    fn statistics(&self) -> Vec<u8> {
+    /// The answer to STATFS: `df` shows how full the next channels are.
+    fn statistics(&self, space: Option<(u64, u64)>) -> Vec<u8> {
         let nodes = NODES_MAX as u64;
+        let blocks = space.map_or((UNLIMITED_BLOCKS, UNLIMITED_BLOCKS), |(used, limit)| {
+            let (used, limit) = (used.div_ceil(BLOCK_BYTES), limit / BLOCK_BYTES);
+            (limit, limit.saturating_sub(used))
+        });
         fuse::statistics(&FileSystem {
-            block_bytes: BLOCK_BYTES,
-            blocks: (FREE_BLOCKS, FREE_BLOCKS),
+            block_bytes: BLOCK_BYTES as u32,
+            blocks,
             nodes: (nodes, nodes.saturating_sub(self.tree().len() as u64)),
             name_bytes_max: NAME_BYTES_MAX as u32,
         })
@@ -228,12 +240,27 @@ fn init(major: u32, offered: u32) -> Body {
     if major != fuse::MAJOR {
         return Err(Errno::PROTO);
     }
-    let page = u32::try_from(rustix::param::page_size()).unwrap_or(BLOCK_BYTES);
+    let page = u32::try_from(rustix::param::page_size()).unwrap_or(BLOCK_BYTES as u32);
     Ok(fuse::init(offered & CAPABILITIES, WRITE_BYTES_MAX, page))
 }
 
-fn entry(of: Result<Attributes, Errno>) -> Body {
-    Ok(fuse::entry(&of?, VALID_SECONDS))
+/// The answer to a request that made a node.
+fn made(of: Result<Attributes, Errno>) -> Body {
+    let of = of?;
+    Ok(entry(&of, of.node))
+}
+
+/// The answer to a lookup of a node, which the kernel knows as `number`.
+pub(super) fn entry(of: &Attributes, number: u64) -> Vec<u8> {
+    fuse::entry(of, number, name_seconds(of.mode), VALID_SECONDS)
+}
+
+/// How long the kernel may cache the name of a node, in seconds. It looks up the name of a file each time (`alias.rs`).
+pub(super) fn name_seconds(mode: u32) -> u64 {
+    match mode & TYPE_MASK {
+        DIRECTORY | LINK => VALID_SECONDS,
+        _ => 0,
+    }
 }
 
 fn attributes(of: Result<Attributes, Errno>) -> Body {

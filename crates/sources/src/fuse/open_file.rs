@@ -10,14 +10,20 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use millstream_pipeline::threads::in_lane;
+use millstream_pipeline::{delivery::Receipt, threads::in_lane};
 use millstream_record::Batch;
 use rustix::io::Errno;
 use tokio::sync::{OwnedMutexGuard, TryLockError};
 
 use super::{
-    config::WhenFull, in_flight::InFlight, journal::Left, parcel::Parcel, rules::Rule,
-    shipper::Shipper, stream::Stream, tee::Tee,
+    in_flight::InFlight,
+    journal::Left,
+    parcel::Parcel,
+    patience::Patience,
+    rules::Rule,
+    shipper::{Outcome, Shipper},
+    stream::{Before, Stream},
+    tee::Tee,
 };
 
 /// The exclusive right to change the unfinished bytes of an open file whose lines are joined.
@@ -127,11 +133,11 @@ impl OpenFile {
     /// can be acknowledged. The result is the number of bytes to acknowledge. Different data threads may read the writes to one
     /// file from the device. All batches of the file still go into the same lane (a parallel task of a sink behind a memory
     /// channel), so that their order is kept.
-    pub(super) async fn send(&self, parcel: Parcel, when_full: WhenFull) -> Result<usize, Errno> {
+    pub(super) async fn send(&self, parcel: Parcel, patience: Patience) -> Result<usize, Errno> {
         let writing = self.writing()?;
         let lanes = self.shipper.context.threads.count() as u64;
         let lane = usize::try_from(self.node % lanes).unwrap_or(0);
-        in_lane(lane, writing.send(&self.shipper, parcel, when_full)).await
+        in_lane(lane, writing.send(&self.shipper, parcel, patience)).await
     }
 
     /// Handles `fsync`. With a durable channel, makes everything that was written durable. With a memory channel, waits until
@@ -167,7 +173,7 @@ impl OpenFile {
         let shipper = &self.shipper;
         let _turn = self.turn().await;
         let parcel = writing.stream().finish()?;
-        self.send(parcel, WhenFull::Block).await?;
+        self.send(parcel, Patience::ENDLESS).await?;
         // The journal must keep a line until the batch that contains it is kept.
         if shipper.durable && writing.stream().line().is_in_doubt() {
             let receipt = shipper.context.outlet.sync();
@@ -201,12 +207,13 @@ impl Writing {
         &self,
         shipper: &Shipper,
         mut parcel: Parcel,
-        when_full: WhenFull,
+        patience: Patience,
     ) -> Result<usize, Errno> {
         if let Some(rejected) = parcel.rejected.take() {
             let rejects = &shipper.context.rejects;
-            let receipt = shipper.put(rejects, rejected, when_full).await?;
-            shipper.kept(rejects, receipt, when_full).await?;
+            let mut receipt = shipper.put(rejects, rejected, patience).await?;
+            let kept = shipper.kept(rejects, &mut receipt, patience).await;
+            kept.result()?;
         }
         let Some(batch) = parcel.batch.take() else {
             let mut stream = self.stream();
@@ -217,11 +224,11 @@ impl Writing {
         let is_copied = self.tee.is_some() || self.rule.exec.is_some();
         let copy = is_copied.then(|| batch.clone());
         if shipper.durable {
-            self.keep(shipper, batch, &parcel, when_full).await?;
+            self.keep(shipper, batch, &parcel, patience).await?;
         } else {
             let sent = || drop(self.stream().advance(&parcel));
             let in_flight = &self.in_flight;
-            in_flight.send(shipper, batch, when_full, sent).await?;
+            in_flight.send(shipper, batch, patience, sent).await?;
         }
         let accepted = self.stream().accept_unfinished(&parcel);
         if let Some(copy) = copy {
@@ -230,30 +237,54 @@ impl Writing {
         accepted
     }
 
-    /// Sends a batch to a durable channel and waits until it is kept. If the caller stops waiting, the unfinished bytes in the
-    /// batch count as sent.
+    /// Sends a batch to a durable channel and waits until it is kept. If the channel may keep a batch whose write has failed, the
+    /// unfinished bytes in the batch count as sent.
     async fn keep(
         &self,
         shipper: &Shipper,
         batch: Batch,
         parcel: &Parcel,
-        when_full: WhenFull,
+        patience: Patience,
     ) -> Result<(), Errno> {
         let outlet = &shipper.context.outlet;
-        let receipt = shipper.put(outlet, batch, when_full).await?;
+        let receipt = shipper.put(outlet, batch, patience).await?;
         let before = {
             let mut stream = self.stream();
             stream.line().set_in_doubt();
             stream.advance(parcel)
         };
-        let kept = shipper.kept(outlet, receipt, when_full).await;
+        let mut sent = Sent {
+            writing: self,
+            receipt,
+            before: Some(before),
+        };
+        let outcome = shipper.kept(outlet, &mut sent.receipt, patience).await;
+        let before = sent.before.take();
         let mut stream = self.stream();
-        match kept {
-            Ok(()) => stream.line().kept(parcel.leaves),
-            Err(Errno::IO) => stream.rewind(before),
-            // The channel may still keep the batch.
-            Err(_) => {}
+        match (outcome, before) {
+            (Outcome::Kept, _) => stream.line().kept(parcel.leaves),
+            (Outcome::NotKept(_), Some(before)) => stream.rewind(before),
+            _ => {}
         }
-        kept
+        outcome.result()
+    }
+}
+
+/// A batch in a durable channel whose writer waits. If the writer is killed, the batch is withdrawn, unless the channel keeps it at
+/// that moment.
+struct Sent<'w> {
+    writing: &'w Writing,
+    receipt: Receipt,
+    /// The state of the stream before the batch was sent.
+    before: Option<Before>,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take()
+            && self.receipt.withdraw()
+        {
+            self.writing.stream().rewind(before);
+        }
     }
 }

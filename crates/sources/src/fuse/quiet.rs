@@ -14,7 +14,8 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::{
-    config::WhenFull, open_file::OpenFile, open_files::OpenFiles, parcel::Parcel, shipper::Shipper,
+    open_file::OpenFile, open_files::OpenFiles, parcel::Parcel, patience::Patience,
+    shipper::Shipper,
 };
 
 /// The number of checks per `wait`, if the interval between two checks is within its limits. A record is sent late by at most one
@@ -63,14 +64,14 @@ fn complete(file: &OpenFile) -> Option<Parcel> {
 
 async fn send(shipper: &Shipper, file: &OpenFile, parcel: Parcel) {
     // The time limit of writes applies here, too: a write that waits for this record must be able to fail in time.
-    let when_full = shipper.options.when_full;
-    let Err(error) = file.send(parcel, when_full).await else {
+    let patience = Patience::of_write(shipper.options.when_full);
+    let Err(error) = file.send(parcel, patience).await else {
         return;
     };
     if let Ok(mut stream) = file.stream() {
         stream.wait_again();
     }
-    if (when_full, error) != (WhenFull::Fail, Errno::NOSPC) {
+    if !patience.has_limit() || error != Errno::NOSPC {
         let text = "a record of joined lines could not be kept; it will be retried";
         shipper.context.reporter.error("quiet", text);
     }

@@ -18,7 +18,7 @@ use std::{
 
 use millstream_record::Buffer;
 use millstream_sys::fuse::Device;
-use millstream_wire::fuse::{self, Operation, Request, WRITE_DATA_AT};
+use millstream_wire::fuse::{self, Header, Operation, Request, WRITE_DATA_AT};
 use rustix::io::Errno;
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -26,6 +26,7 @@ use tokio::{
 };
 
 use super::{
+    alias::node_of,
     cutter::HEADROOM,
     mounted::{Mounted, Write},
     namespace::WRITE_BYTES_MAX,
@@ -162,7 +163,11 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
             return;
         }
     };
-    let header = request.header;
+    let number = request.header.node;
+    let header = Header {
+        node: node_of(number),
+        ..request.header
+    };
     let reply = Reply::new(device, header.unique);
     match request.operation {
         Operation::Write {
@@ -173,6 +178,7 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
         } => {
             let write = Write {
                 header,
+                number,
                 handle,
                 offset,
                 size,
@@ -192,11 +198,21 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
         }
         Operation::Sync { .. } => {
             run(mounted, async move |mounted| {
-                let synced = mounted.sync(header).await;
+                let synced = mounted.sync(header, number).await;
                 reply.answer(synced.map(|()| []));
             })
             .await;
         }
+        Operation::Lookup { name } => match mounted.lookup_now(header, name) {
+            Some(body) => reply.answer(body),
+            None => {
+                let name = name.to_vec();
+                run(mounted, async move |mounted| {
+                    reply.answer(mounted.lookup_soon(header, &name).await);
+                })
+                .await;
+            }
+        },
         Operation::Release { handle } => {
             // No program waits for the end of this request, and the kernel expects its answer soon.
             reply.answer(Ok([]));

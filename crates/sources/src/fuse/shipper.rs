@@ -8,7 +8,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use millstream_pipeline::{
     condition::{Condition, Trouble},
-    delivery::Receipt,
+    delivery::{Receipt, Unsettled},
     failure::Failure,
     meters::Meter,
     node::SourceContext,
@@ -17,19 +17,20 @@ use millstream_pipeline::{
 use millstream_record::Batch;
 use millstream_sys::disk::HostDisk;
 use rustix::io::Errno;
-use tokio::time::timeout;
 
 use super::{
     config::{Options, WhenFull},
     exec::Commands,
     journal::{Journal, Left, Opened},
+    patience::Patience,
     rules::Rule,
     tee::Tee,
     unfinished::Unfinished,
 };
 
-/// How long a write waits for free space before it fails, with `when_full: fail`.
-const FAIL_AFTER: Duration = Duration::from_secs(1);
+/// A batch that its channel keeps at this moment cannot be withdrawn. This is the interval between two tries, and their number.
+const WITHDRAW_AGAIN: Duration = Duration::from_millis(5);
+const WITHDRAW_TRIES: u32 = 60;
 
 /// The node's own meters, in addition to those of every source.
 #[derive(Clone)]
@@ -40,6 +41,35 @@ pub(super) struct Meters {
     pub open: Meter,
     pub copies_failed: Meter,
     pub copied: Meter,
+}
+
+/// What became of a batch that was sent to a durable channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Kept,
+    /// It is not kept. The write fails with this error.
+    NotKept(Errno),
+    /// The write fails with this error, but the channel may keep the batch later.
+    InDoubt(Errno),
+}
+
+impl Outcome {
+    /// The result of the write.
+    pub(super) fn result(self) -> Result<(), Errno> {
+        match self {
+            Self::Kept => Ok(()),
+            Self::NotKept(error) | Self::InDoubt(error) => Err(error),
+        }
+    }
+}
+
+impl From<Result<(), Unsettled>> for Outcome {
+    fn from(answer: Result<(), Unsettled>) -> Self {
+        match answer {
+            Ok(()) => Self::Kept,
+            Err(Unsettled) => Self::NotKept(Errno::IO),
+        }
+    }
 }
 
 /// The state that all open files of a node share.
@@ -106,49 +136,69 @@ impl Shipper {
         Ok((Arc::new(shipper), left))
     }
 
-    /// Sends a batch once the outlet has space for it. If the caller stops waiting before that, nothing is sent.
+    /// Sends a batch once the outlet has space for it. If the caller stops waiting before that, or if its patience ends, nothing is
+    /// sent.
     pub(super) async fn put(
         &self,
         outlet: &Outlet,
         batch: Batch,
-        when_full: WhenFull,
+        patience: Patience,
     ) -> Result<Receipt, Errno> {
-        if when_full == WhenFull::Fail {
-            self.in_time(outlet.has_room(), when_full).await?;
+        if patience.has_limit() {
+            self.in_time(outlet.has_room(), patience).await?;
         }
-        self.in_time(outlet.send(batch, true), when_full).await
+        self.in_time(outlet.offer(batch, true), patience).await
     }
 
-    /// Waits until a batch is kept. Returns EIO if it was not kept. With `when_full: fail`, returns ENOSPC as soon as a channel is
-    /// full, but not before [`FAIL_AFTER`] has passed. The batch may then still be kept later.
+    /// Waits until a batch is kept. When the patience has ended and a channel is full, withdraws the batch, unless the channel keeps
+    /// it at this moment.
     pub(super) async fn kept(
         &self,
         outlet: &Outlet,
-        receipt: Receipt,
-        when_full: WhenFull,
-    ) -> Result<(), Errno> {
-        let full = async {
-            match when_full {
-                WhenFull::Block => std::future::pending().await,
-                WhenFull::Fail => outlet.is_full_after(FAIL_AFTER).await,
-            }
+        receipt: &mut Receipt,
+        patience: Patience,
+    ) -> Outcome {
+        let ended = async {
+            let error = patience.ended(&self.context.stop).await;
+            outlet.is_blocked().await;
+            error
         };
-        tokio::select! {
+        let error = tokio::select! {
             biased;
-            kept = receipt => kept.map_err(|_| Errno::IO),
-            () = full => Err(Errno::NOSPC),
+            kept = &mut *receipt => return kept.into(),
+            error = ended => error,
+        };
+        for _ in 0..WITHDRAW_TRIES {
+            if receipt.withdraw() {
+                return Outcome::NotKept(error);
+            }
+            tokio::select! {
+                biased;
+                kept = &mut *receipt => return kept.into(),
+                () = tokio::time::sleep(WITHDRAW_AGAIN) => {}
+            }
         }
+        Outcome::InDoubt(error)
     }
 
-    /// Waits for free space for as long as `when_full` allows.
+    /// Waits until a stop has begun and a channel is full. What waits for such a channel would wait until the stop gives up.
+    pub(super) async fn stopped_without_room(&self) {
+        Patience::of_write(WhenFull::Block)
+            .ended(&self.context.stop)
+            .await;
+        self.context.outlet.is_blocked().await;
+    }
+
+    /// Waits for free space for as long as the patience lasts.
     pub(super) async fn in_time<T>(
         &self,
         room: impl Future<Output = T>,
-        when_full: WhenFull,
+        patience: Patience,
     ) -> Result<T, Errno> {
-        match when_full {
-            WhenFull::Block => Ok(room.await),
-            WhenFull::Fail => timeout(FAIL_AFTER, room).await.map_err(|_| Errno::NOSPC),
+        tokio::select! {
+            biased;
+            there = room => Ok(there),
+            error = patience.ended(&self.context.stop) => Err(error),
         }
     }
 

@@ -98,10 +98,11 @@ pub fn attributes(of: &Attributes, seconds: u64) -> Vec<u8> {
     out
 }
 
-/// The answer to LOOKUP and to the operations that create a node. The kernel may cache it for `seconds` seconds.
-pub fn entry(of: &Attributes, seconds: u64) -> Vec<u8> {
+/// The answer to LOOKUP and to the operations that create a node. The kernel knows the node as `number`, and may cache the name and
+/// the attributes for so many seconds.
+pub fn entry(of: &Attributes, number: u64, name_seconds: u64, seconds: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
-    put64(&mut out, &[of.node, 0, seconds, seconds, 0]);
+    put64(&mut out, &[number, 0, name_seconds, seconds, 0]);
     put_attributes(&mut out, of);
     out
 }
@@ -115,8 +116,14 @@ pub fn opened(handle: u64, flags: u32) -> Vec<u8> {
 }
 
 /// The answer to CREATE.
-pub fn created(of: &Attributes, seconds: u64, handle: u64, flags: u32) -> Vec<u8> {
-    let mut out = entry(of, seconds);
+pub fn created(
+    of: &Attributes,
+    name_seconds: u64,
+    seconds: u64,
+    handle: u64,
+    flags: u32,
+) -> Vec<u8> {
+    let mut out = entry(of, of.node, name_seconds, seconds);
     out.extend(opened(handle, flags));
     out
 }

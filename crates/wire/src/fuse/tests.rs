@@ -102,8 +102,8 @@ fn only_the_attributes_in_the_mask_are_set() {
 fn answers_have_the_lengths_that_the_kernel_expects() {
     let of = Attributes::default();
     assert_eq!(attributes(&of, 1).len(), 104);
-    assert_eq!(entry(&of, 1).len(), 128);
-    assert_eq!(created(&of, 1, 2, 0).len(), 144);
+    assert_eq!(entry(&of, 9, 0, 1).len(), 128);
+    assert_eq!(created(&of, 0, 1, 2, 0).len(), 144);
     assert_eq!(init(0, 1 << 20, 4096).len(), 64);
     assert_eq!(init(0, 1 << 20, 4096)[28..30], 256_u16.to_ne_bytes());
     let all = FileSystem {

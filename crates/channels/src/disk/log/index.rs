@@ -65,6 +65,17 @@ impl Watch {
         self.index.lock().backlog_bytes(consumer)
     }
 
+    /// (used, limit) in bytes: what the segments hold, and how much they may hold. The unwritten part of the newest segment is free.
+    pub fn space(&self) -> (u64, u64) {
+        let published = self.index.lock();
+        let segments = &published.segments;
+        let unwritten = segments
+            .newest()
+            .map_or(0, |newest| newest.bytes().saturating_sub(newest.end()));
+        let used = segments.file_bytes().saturating_sub(unwritten);
+        (used, self.index.size_max())
+    }
+
     /// Wakes all readers.
     pub fn wake_readers(&self) {
         self.index.lock().consumers.wake_readers();

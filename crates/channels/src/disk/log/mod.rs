@@ -90,6 +90,7 @@ pub use reader::{Item, Lost, Reader};
 pub use recover::Recovered;
 pub use repeats::OtherContent;
 pub use skip::{Skipped, unsettled};
+pub use staging::Withdrawn;
 pub use window::Dedupe;
 
 use blanks::Blanks;
@@ -564,6 +565,23 @@ impl Log {
             self.repeats.window.put_back_closed(connection);
         }
         dropped.records
+    }
+
+    /// Drops staged groups that their senders have withdrawn, given by the numbers that [`Log::append`] returned. They must have no
+    /// chunk ids. Returns the new numbers of the other groups.
+    pub fn withdraw(&mut self, groups: &[u64]) -> Withdrawn {
+        let withdrawn = self.staging.withdraw(groups);
+        for connection in &withdrawn.closed {
+            self.repeats.window.put_back_closed(*connection);
+        }
+        self.files.clear_staged();
+        for frame in self.staging.staged() {
+            frame
+                .files
+                .iter()
+                .for_each(|origin| self.files.stage(origin));
+        }
+        withdrawn
     }
 
     /// The path and size of a file that should be created now, to become the next segment. `None` if no segment is open, if the open

@@ -51,6 +51,30 @@ pub(super) struct Dropped {
     pub(super) closed: Vec<u64>,
 }
 
+/// The effects of withdrawing staged groups.
+#[derive(Default)]
+pub struct Withdrawn {
+    /// The numbers of the frames that were removed, in order.
+    seqs: Vec<u64>,
+    /// Connections whose orderly close the frames would have stored.
+    pub(super) closed: Vec<u64>,
+}
+
+impl Withdrawn {
+    /// The new number of the frame that had the number `seq`.
+    pub fn renumbered(&self, seq: u64) -> u64 {
+        seq - self.seqs.iter().filter(|removed| **removed <= seq).count() as u64
+    }
+}
+
+/// The connections whose orderly close a frame stores.
+fn closed_by(frame: &StagedFrame) -> impl Iterator<Item = u64> + '_ {
+    frame.ids.iter().filter_map(|id| match id {
+        IdRecord::Closed { connection, .. } => Some(*connection),
+        IdRecord::Chunk { .. } | IdRecord::Part { .. } => None,
+    })
+}
+
 /// The frames that are not published yet, and the position of the next one.
 pub(super) struct Staging {
     epoch: u32,
@@ -223,6 +247,56 @@ impl Staging {
         self.staged = frames;
     }
 
+    /// Removes the groups whose last frames have these numbers, and numbers the frames behind them anew. Leaves alone frames that are
+    /// written or kept already.
+    pub(super) fn withdraw(&mut self, last_seqs: &[u64]) -> Withdrawn {
+        let kept = self.staged.iter().take_while(|frame| frame.is_kept());
+        let frames = self.staged.split_off(kept.count());
+        let mut withdrawn = Withdrawn::default();
+        if let Some(first) = frames.front() {
+            self.next_seq = first.position.seq;
+        }
+        let mut group = Vec::new();
+        for frame in frames {
+            let (seq, ends_group) = (frame.position.seq, frame.ends_group);
+            group.push(frame);
+            if !ends_group {
+                continue;
+            }
+            let group = std::mem::take(&mut group);
+            if last_seqs.contains(&seq) {
+                let seqs = group.iter().map(|frame| frame.position.seq);
+                withdrawn.seqs.extend(seqs);
+                withdrawn.closed.extend(group.iter().flat_map(closed_by));
+            } else {
+                self.stage_again(group);
+            }
+        }
+        withdrawn
+    }
+
+    /// Stages a group that was staged before, with the next numbers.
+    fn stage_again(&mut self, group: Vec<StagedFrame>) {
+        let count = u32::try_from(group.len()).unwrap_or(u32::MAX);
+        for (part, mut frame) in (0..count).zip(group) {
+            let stamp = Stamp {
+                kind: Kind::Batch,
+                position: self.next_position(),
+                keep_time: self.keep_time,
+                part,
+                parts: count,
+            };
+            if frame.position != stamp.position {
+                let closed: Vec<u64> = closed_by(&frame).collect();
+                frame.head.clear();
+                encode_head(&mut frame.head, &stamp, frame.batch.as_ref(), &closed);
+                frame.position = stamp.position;
+            }
+            self.next_seq += 1;
+            self.staged.push_back(frame);
+        }
+    }
+
     /// Drops the staged frames after `kept`. Frames at or below `kept`, which are staged again after a failed sync, stay staged.
     pub(super) fn drop_after(&mut self, kept: Position) -> Dropped {
         let mut dropped = Dropped::default();
@@ -231,12 +305,8 @@ impl Staging {
             .pop_back_if(|frame| frame.position.seq > kept.seq)
         {
             self.next_seq = frame.position.seq;
+            dropped.closed.extend(closed_by(&frame));
             dropped.records += frame.batch.map_or(0, |batch| u64::from(batch.count));
-            let closed = frame.ids.iter().filter_map(|id| match id {
-                IdRecord::Closed { connection, .. } => Some(*connection),
-                IdRecord::Chunk { .. } | IdRecord::Part { .. } => None,
-            });
-            dropped.closed.extend(closed);
         }
         dropped
     }
@@ -271,6 +341,31 @@ mod tests {
         let dropped = staging.drop_after(Position { epoch: 2, seq: 7 });
         assert_eq!((dropped.records, dropped.closed), (2, vec![2, 1]));
         assert_eq!((staging.last_seq(), staging.is_empty()), (7, false));
+    }
+
+    #[test]
+    fn withdrawn_groups_leave_no_gap_in_the_numbers() {
+        let mut staging = Staging::new(Position { epoch: 2, seq: 7 }, Time(0));
+        // The groups have the frames 7; 8, 9; 10; 11. The frame 7 is written.
+        let parts = |number| (batch(number, 10), Vec::new());
+        staging.stage(vec![parts(0)], vec![70], 0);
+        staging.stage(vec![parts(1), parts(2)], vec![80], 0);
+        staging.stage(vec![parts(3)], vec![100], 0);
+        staging.stage(vec![parts(4)], Vec::new(), 0);
+        staging.mark_written(1);
+        let expected = {
+            let mut staging = Staging::new(Position { epoch: 2, seq: 8 }, Time(0));
+            staging.stage(vec![parts(3)], vec![100], 0);
+            staging.staged().next().unwrap().head.clone()
+        };
+        let withdrawn = staging.withdraw(&[9, 11]);
+        let left: Vec<_> = staging.staged().map(|frame| frame.position.seq).collect();
+        assert_eq!((left, staging.last_seq()), (vec![8], 8));
+        assert_eq!(staging.staged().next().unwrap().head, expected);
+        assert_eq!(withdrawn.closed, [80]);
+        let seqs = [7, 10].map(|seq| withdrawn.renumbered(seq));
+        assert_eq!(seqs, [7, 8]);
+        assert!(staging.withdraw(&[]).seqs.is_empty());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod exerciser;
 mod failures;
+mod full;
 mod joined;
 
 use std::{

@@ -97,6 +97,11 @@ impl Tree {
 
     // Names.
 
+    /// The number of the node with a name.
+    pub(super) fn find(&self, directory: u64, name: &[u8]) -> Result<u64, Errno> {
+        self.nodes.find(directory, OsStr::from_bytes(name))
+    }
+
     /// Looks up a name. The kernel then holds one more reference to the node.
     pub(super) fn lookup(&mut self, directory: u64, name: &[u8]) -> Result<Attributes, Errno> {
         let number = self.nodes.find(directory, OsStr::from_bytes(name))?;
