@@ -228,8 +228,17 @@ impl Store for Cloud {
                 let options = PutOptions::from(PutMode::Create);
                 match self.objects.put_opts(&path, payload.clone(), options).await {
                     Ok(_) => Ok(Put::Made),
-                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
-                        Ok(Put::Exists)
+                    // 409 (Conflict) may only mean that another request for this name is in
+                    // progress, or has just ended; S3 documents it as "retry". Only the existence
+                    // of the object proves that the name is taken.
+                    Err(refused @ (Error::AlreadyExists { .. } | Error::Precondition { .. })) => {
+                        match self.objects.head(&path).await {
+                            Ok(_) => Ok(Put::Exists),
+                            Err(Error::NotFound { .. }) => {
+                                Err(self.trouble("create", &path, &refused))
+                            }
+                            Err(error) => Err(self.trouble("look at", &path, &error)),
+                        }
                     }
                     Err(error) => Err(self.trouble("create", &path, &error)),
                 }

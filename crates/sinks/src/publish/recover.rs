@@ -24,6 +24,8 @@ pub(super) async fn recover<S: Store>(
     settled: Option<Position>,
     reporter: &Reporter,
 ) -> Result<(), Failure> {
+    // The number of the newest manifest when the next one could not be claimed.
+    let mut refused_after = None;
     loop {
         let mut position = None;
         if let Some(newest) = chain.newest(store).await? {
@@ -51,9 +53,20 @@ pub(super) async fn recover<S: Store>(
                 }
             }
         }
+        if refused_after == Some(chain.number) {
+            // Repeating this at once would be a busy loop. The supervisor restarts the sink with a
+            // back-off.
+            let text = format!(
+                "manifest {} of {} exists, but the destination does not list it",
+                chain.number + 1,
+                chain.directory
+            );
+            return Err(Failure::peer(text));
+        }
         if chain.claim(store, position).await? {
             break;
         }
+        refused_after = Some(chain.number);
         reporter.info(
             "chain",
             "an earlier run published in the meantime; reading the chain again",

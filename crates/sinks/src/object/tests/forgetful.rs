@@ -1,9 +1,11 @@
-//! Tests with an object store that reports an upload as completed although there is no object, or that has lost a part of an
+//! Tests with an object store that answers some requests for a new manifest with 409 (Conflict),
+//! that reports an upload as completed although there is no object, or that has lost a part of an
 //! upload. The sink writes the lost records again, and no others.
 
 use std::{
     collections::HashSet,
     fmt,
+    ops::Range,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -12,6 +14,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures_core::stream::BoxStream;
+use millstream_pipeline::failure::Failure;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
@@ -51,6 +54,12 @@ struct Forgetful {
     forgot: Notify,
     /// The ids of uploads that no longer exist: lost or aborted.
     ended: Mutex<HashSet<String>>,
+    /// Of the requests to create an object, those with these numbers get the answer 409 (Conflict).
+    conflicts: Range<usize>,
+    /// How many requests to create an object there were.
+    creations: AtomicUsize,
+    /// Whether the store lists no objects.
+    hides: bool,
 }
 
 impl Forgetful {
@@ -63,6 +72,9 @@ impl Forgetful {
             answers,
             forgot: Notify::new(),
             ended: Mutex::default(),
+            conflicts: 0..0,
+            creations: AtomicUsize::new(0),
+            hides: false,
         }
     }
 
@@ -165,6 +177,13 @@ impl MultipartStore for Forgetful {
 #[async_trait]
 impl ObjectStore for Forgetful {
     async fn put_opts(&self, to: &Path, bytes: PutPayload, how: PutOptions) -> Result<PutResult> {
+        let number = self.creations.fetch_add(1, Ordering::Relaxed);
+        if self.conflicts.contains(&number) {
+            return Err(Error::AlreadyExists {
+                path: to.to_string(),
+                source: "409 Conflict: ConditionalRequestConflict".into(),
+            });
+        }
         self.bucket.put_opts(to, bytes, how).await
     }
 
@@ -192,7 +211,9 @@ impl ObjectStore for Forgetful {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.bucket.list_with_delimiter(prefix).await
+        let mut list = self.bucket.list_with_delimiter(prefix).await?;
+        list.objects.retain(|_| !self.hides);
+        Ok(list)
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, how: CopyOptions) -> Result<()> {
@@ -215,24 +236,65 @@ fn put(upstream: &Upstream, round: &str) -> Vec<String> {
 /// Restarts the sink after each failure or kill, as the supervisor does, until it ends without an error. Returns the number of
 /// runs.
 fn run(store: &Arc<Forgetful>, upstream: &Upstream, directory: &std::path::Path) -> usize {
+    let ends_well = || run_once(store, upstream, directory).is_ok();
+    let tries = (1..10).find(|_| ends_well());
+    tries.expect("the sink failed or was killed in every run")
+}
+
+/// Runs the sink until it ends, or until `forgot` kills it.
+fn run_once(
+    store: &Arc<Forgetful>,
+    upstream: &Upstream,
+    directory: &std::path::Path,
+) -> Result<(), Failure> {
     let options = r#"{"url": "s3://lake/logs/{tag}", "format": "raw", "retry": {"first": "1ms", "max": "1ms"}}"#;
-    for tries in 1..10 {
-        let mut rig = Rig::new(&COMPONENT, options, upstream, directory);
-        let options = serde_json::from_str(options).unwrap();
-        let sink = ObjectSink::new("sink", &node(options)).unwrap();
-        let encode = sink.encode().unwrap();
-        let (inlet, context) = (&mut rig.inlet, rig.context.clone());
-        let ended_well = block_on(async {
-            tokio::select! {
-                ended = sink.run_over(store.clone(), encode, inlet, context) => ended.is_ok(),
-                () = store.forgot.notified() => false,
-            }
-        });
-        if ended_well {
-            return tries;
+    let mut rig = Rig::new(&COMPONENT, options, upstream, directory);
+    let options = serde_json::from_str(options).unwrap();
+    let sink = ObjectSink::new("sink", &node(options)).unwrap();
+    let encode = sink.encode().unwrap();
+    let (inlet, context) = (&mut rig.inlet, rig.context.clone());
+    block_on(async {
+        tokio::select! {
+            ended = sink.run_over(store.clone(), encode, inlet, context) => ended,
+            () = store.forgot.notified() => Err(Failure::us("killed")),
         }
+    })
+}
+
+/// S3 answers a conditional request with 409 while another request for the same name is in
+/// progress, perhaps an earlier attempt whose answer was lost.
+#[test]
+fn a_passing_conflict_is_not_taken_for_another_writer() {
+    // Object 0 is the claim of the run, object 1 a manifest with outputs.
+    for first in [0, 1] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = Forgetful::new(usize::MAX, How::SaysYes, true);
+        store.conflicts = first..first + 3;
+        let store = Arc::new(store);
+        let upstream = Upstream::durable(7);
+        let sent = put(&upstream, "first");
+        upstream.close();
+        assert_eq!(run(&store, &upstream, directory.path()), 1);
+        assert!(store.creations.load(Ordering::Relaxed) >= first + 4);
+        assert_eq!(block_on(store.lines()), sent);
     }
-    panic!("the sink failed or was killed in every run");
+}
+
+/// The listing of a store may lag behind, or a foreign object may have the name of a manifest.
+#[test]
+fn a_manifest_that_exists_but_is_not_listed_is_asked_for_with_a_back_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Forgetful::new(usize::MAX, How::SaysYes, true);
+    store.hides = true;
+    let store = Arc::new(store);
+    let upstream = Upstream::durable(7);
+    put(&upstream, "first");
+    upstream.close();
+    let taken = Path::from(format!("logs/_millstream/sink/{:032x}/{:020}", 7, 1));
+    block_on(store.bucket.put(&taken, "foreign".into())).unwrap();
+    let failed = run_once(&store, &upstream, directory.path());
+    assert!(failed.unwrap_err().message.contains("does not list it"));
+    assert_eq!(store.creations.load(Ordering::Relaxed), 1);
 }
 
 fn check(forgotten: usize, how: How, answers: bool) {
