@@ -1,6 +1,6 @@
 //! The consumer, as the source uses it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::Error;
 
@@ -33,6 +33,14 @@ pub trait Consumer: Send {
         timeout: Duration,
     ) -> Result<Vec<Option<u64>>, Error>;
 
+    /// Those of the partitions that have no leader at the moment, so that no broker can be asked
+    /// for them.
+    fn without_leader(
+        &mut self,
+        partitions: &[Partition],
+        timeout: Duration,
+    ) -> Result<BTreeSet<Partition>, Error>;
+
     /// The offset of the first record of a partition, and the offset after the last record that can be read. With the isolation level
     /// `read_committed`, records from the first open transaction on cannot be read.
     fn bounds(&mut self, partition: &Partition, timeout: Duration) -> Result<(u64, u64), Error>;
@@ -49,10 +57,13 @@ pub trait Consumer: Send {
         timeout: Duration,
     ) -> Result<u64, Error>;
 
-    /// Starts to read these partitions at these offsets, in addition to the partitions that are already assigned.
+    /// Starts to read these partitions at these offsets, in addition to the partitions that are
+    /// already assigned. After [`Polled::Assigned`] it must be called once, even without
+    /// partitions; the others can follow later.
     fn assign(&mut self, partitions: &[(Partition, u64)]) -> Result<(), Error>;
 
-    /// Releases partitions that the group has revoked. The group assigns new partitions only after this call.
+    /// Releases partitions that the group has revoked, whether they were assigned here or not. The
+    /// group assigns new partitions only after this call.
     fn unassign(&mut self, partitions: &[Partition]) -> Result<(), Error>;
 
     /// Waits up to `wait` for records or events. Passes records to `take` one after the other, until `take` returns
@@ -100,6 +111,8 @@ pub enum Polled {
         /// Whether the partitions already belong to another member.
         lost: bool,
     },
+    /// No broker can be reached. The client keeps trying.
+    Unreachable,
     /// A partition with this number has no more records for now. The client does not report the topic of the partition.
     End(i32),
 }

@@ -4,7 +4,8 @@
 mod reader;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
@@ -80,6 +81,10 @@ struct Cluster {
     offsets_asked: usize,
     producers: Vec<ProducerOptions>,
     offsets: BTreeMap<Partition, u64>,
+    /// The topics whose partition has no leader.
+    leaderless: BTreeSet<String>,
+    /// The topics for whose partition the leader does not answer.
+    silent: BTreeSet<String>,
     rebalances: VecDeque<Polled>,
     commits: Vec<(Partition, u64)>,
 }
@@ -158,7 +163,7 @@ impl Broker {
         self.state().away = away;
     }
 
-    /// Rejects records that are larger than this.
+    /// Rejects batches that are larger than this.
     pub fn set_record_max(&self, bytes: usize) {
         self.state().record_max = Some(bytes);
     }
@@ -199,6 +204,16 @@ impl Broker {
         self.state().rebalances.push_back(decided);
     }
 
+    /// The partition of a topic loses its leader, or has one again.
+    pub fn set_leader(&self, topic: &str, led: bool) {
+        set(&mut self.state().leaderless, topic, !led);
+    }
+
+    /// The leader of a topic's partition stops to answer, or answers again.
+    pub fn set_answers(&self, topic: &str, answers: bool) {
+        set(&mut self.state().silent, topic, !answers);
+    }
+
     /// All committed offsets, in order.
     pub fn commits(&self) -> Vec<(Partition, u64)> {
         self.state().commits.clone()
@@ -206,6 +221,14 @@ impl Broker {
 
     fn state(&self) -> MutexGuard<'_, Cluster> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn set(topics: &mut BTreeSet<String>, topic: &str, contained: bool) {
+    if contained {
+        topics.insert(topic.to_owned());
+    } else {
+        topics.remove(topic);
     }
 }
 
@@ -221,6 +244,7 @@ impl Connect for Broker {
             waiting: Vec::new(),
             epoch,
             batch: options.batch_records,
+            batch_bytes: options.batch_bytes,
             in_transactions: options.transactional_id.is_some(),
         }))
     }
@@ -237,27 +261,51 @@ struct Writer {
     /// Records in flight, by their numbers.
     waiting: Vec<(usize, Kept)>,
     epoch: u64,
-    /// The maximum number of records in a batch.
+    /// The maximum numbers of records and of bytes in a batch.
     batch: usize,
+    batch_bytes: usize,
     in_transactions: bool,
 }
 
 impl Writer {
-    /// For each record from `from` on, the error that its value causes, or the error that a bad record in the same batch causes. `None` if
-    /// the broker accepts the record.
-    fn judge(&self, verdict: &Verdict, outgoing: &Outgoing, from: usize) -> Vec<Option<Kind>> {
-        let records = outgoing.records.get(from..).unwrap_or_default();
-        let mut said = Vec::new();
-        for batch in records.chunks(self.batch) {
-            let bad = |record: &Record| (verdict.bad)(outgoing.slice(&record.value));
-            let count = batch.iter().filter(|record| bad(record)).count();
-            said.extend(batch.iter().map(|record| match (verdict.named, count) {
-                (_, 0) => None,
-                (true, _) if !bad(record) => Some(Kind::Neighbour),
-                _ => Some(Kind::Suspect),
-            }));
+    /// Divides the records of a range of indexes into batches.
+    fn batches(&self, outgoing: &Outgoing, which: Range<usize>) -> Vec<Range<usize>> {
+        let (mut batches, mut bytes) = (Vec::<Range<usize>>::new(), 0);
+        for index in which {
+            let size = outgoing.size_of(index);
+            match batches.last_mut() {
+                Some(last) if last.len() < self.batch && bytes + size <= self.batch_bytes => {
+                    last.end += 1;
+                    bytes += size;
+                }
+                _ => {
+                    batches.push(index..index + 1);
+                    bytes = size;
+                }
+            }
         }
-        said
+        batches
+    }
+
+    /// For each record of a batch, the error that it causes, or that another record of the batch
+    /// causes. `None` if the broker accepts the record.
+    fn judge(state: &Cluster, outgoing: &Outgoing, batch: &Range<usize>) -> Vec<Option<Kind>> {
+        let bytes: usize = batch.clone().map(|index| outgoing.size_of(index)).sum();
+        if state.record_max.is_some_and(|max| bytes > max) {
+            return vec![Some(Kind::TooLarge); batch.len()];
+        }
+        let records = outgoing.records.get(batch.clone()).unwrap_or_default();
+        let Some(verdict) = &state.verdict else {
+            return vec![None; batch.len()];
+        };
+        let bad = |record: &Record| (verdict.bad)(outgoing.slice(&record.value));
+        let count = records.iter().filter(|record| bad(record)).count();
+        let said = records.iter().map(|record| match (verdict.named, count) {
+            (_, 0) => None,
+            (true, _) if !bad(record) => Some(Kind::Neighbour),
+            _ => Some(Kind::Suspect),
+        });
+        said.collect()
     }
 
     fn fenced(&self) -> Result<(), Error> {
@@ -296,21 +344,20 @@ impl Producer for Writer {
         self.fenced()
     }
 
-    fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent {
+    fn send(&mut self, outgoing: &Outgoing, which: Range<usize>) -> Sent {
+        let from = which.start;
         let (mut taken, mut act) = (0, None);
         let mut state = self.broker.state();
-        let verdict = state.verdict.as_ref();
-        let said = verdict.map(|verdict| self.judge(verdict, outgoing, from));
-        let said = said.unwrap_or_default();
-        for (index, record) in outgoing.records.iter().enumerate().skip(from) {
+        let mut said = Vec::new();
+        for batch in self.batches(outgoing, which.clone()) {
+            let kinds = Self::judge(&state, outgoing, &batch).into_iter();
+            said.extend(kinds.map(|kind| (kind, batch.len() == 1)));
+        }
+        let records = outgoing.records.iter().enumerate();
+        for (index, record) in records.skip(from).take(which.len()) {
             taken += 1;
-            let too_large = state
-                .record_max
-                .is_some_and(|max| outgoing.size_of(index) > max);
-            let said = said.get(index - from).copied().flatten();
-            let error = if too_large {
-                Some(Error::new(Kind::TooLarge, "too large"))
-            } else if let Some(kind) = said {
+            let (kind, alone) = said.get(index - from).copied().unwrap_or_default();
+            let error = if let Some(kind) = kind {
                 Some(Error::new(kind, "the broker will not have it"))
             } else {
                 state.record_faults.pop_front()
@@ -322,6 +369,7 @@ impl Producer for Writer {
                 self.failed.push(Failed {
                     number,
                     topic,
+                    alone,
                     error,
                 });
                 continue;
@@ -410,6 +458,7 @@ impl Producer for Writer {
         let failed = self.waiting.drain(..).map(|(number, kept)| Failed {
             number,
             topic: kept.topic,
+            alone: false,
             error: Error::new(Kind::Again, "the record was purged before it was sent"),
         });
         self.failed.extend(failed);

@@ -1,6 +1,6 @@
 //! The producer, as the sink uses it.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use crate::{Auth, Compression, Error, Outgoing, Partitioner, Tls};
 
@@ -87,8 +87,9 @@ pub trait Producer: Send {
     /// Begins a transaction.
     fn begin(&mut self) -> Result<(), Error>;
 
-    /// Accepts records from index `from` on, until the queue is full or a record is refused. Never blocks.
-    fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent;
+    /// Accepts the records with these indexes, until the queue is full or a record is refused.
+    /// Never blocks.
+    fn send(&mut self, outgoing: &Outgoing, which: Range<usize>) -> Sent;
 
     /// Waits up to `wait` until a record is acknowledged or fails.
     fn serve(&mut self, wait: Duration);
@@ -158,6 +159,8 @@ pub struct Failed {
     pub number: usize,
     /// Its topic.
     pub topic: String,
+    /// Whether it was the only record of its batch, so that the error concerns no other record.
+    pub alone: bool,
     /// Why it could not be written.
     pub error: Error,
 }

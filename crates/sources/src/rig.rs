@@ -330,6 +330,7 @@ pub(crate) fn context(
 /// A source that runs on separate threads.
 pub(crate) struct Running {
     pub(crate) meters: Meters,
+    pub(crate) reporter: Reporter,
     pub(crate) rejected: Downstream,
     stopper: Stopper,
     thread: Option<JoinHandle<Result<(), Failure>>>,
@@ -382,9 +383,12 @@ impl Running {
         let rejected = Downstream::memory();
         let (all, to, rejects) = (meters.clone(), downstream.clone(), rejected.clone());
         let directory = directory.to_owned();
+        let reporter = Reporter::new("source");
+        let shared = reporter.clone();
         let thread = thread::spawn(move || {
             let ports = (&to, &rejects);
-            let context = context(ports, source.values(), &all, stop, &directory, once);
+            let mut context = context(ports, source.values(), &all, stop, &directory, once);
+            context.reporter = shared;
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
@@ -394,6 +398,7 @@ impl Running {
         });
         Self {
             meters,
+            reporter,
             rejected,
             stopper,
             thread: Some(thread),

@@ -1,6 +1,9 @@
 //! A consumer of librdkafka.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use rdkafka::{
     Message, Offset, TopicPartitionList,
@@ -12,7 +15,7 @@ use rdkafka::{
 use super::{
     config,
     context::{Context, agree},
-    told, unfit,
+    is_passing, told, unfit,
 };
 use crate::{Consumer, Error, Incoming, Kind, Partition, Polled, Settings, Taken, Topics};
 
@@ -21,7 +24,8 @@ pub(crate) struct Librdkafka {
     settings: Settings,
     /// Whether a group assigns the partitions.
     in_group: bool,
-    assigned: BTreeSet<Partition>,
+    /// The assigned partitions, each with the offset at which its reading began.
+    assigned: BTreeMap<Partition, u64>,
 }
 
 impl Librdkafka {
@@ -31,7 +35,7 @@ impl Librdkafka {
             consumer: consumer.map_err(|error| unfit(&error))?,
             settings: settings.clone(),
             in_group: false,
-            assigned: BTreeSet::new(),
+            assigned: BTreeMap::new(),
         })
     }
 
@@ -49,6 +53,18 @@ impl Librdkafka {
             let lost = self.consumer.assignment_lost();
             Polled::Revoked { partitions, lost }
         })
+    }
+
+    /// The assigned partitions, each with the offset of its next record.
+    fn positions(&self) -> Result<Vec<(Partition, u64)>, Error> {
+        let positions = self.consumer.position().map_err(|error| told(&error))?;
+        let all = self.assigned.iter();
+        let at = |(partition, begin): (&Partition, &u64)| {
+            let found = positions.find_partition(&partition.topic, partition.number);
+            let next = found.and_then(|element| known(element.offset()));
+            (partition.clone(), next.unwrap_or(*begin))
+        };
+        Ok(all.map(at).collect())
     }
 
     /// Whether the group uses the cooperative protocol, in which a rebalance revokes only the partitions that move. In the eager protocol,
@@ -75,7 +91,7 @@ impl Drop for Librdkafka {
     }
 }
 
-fn list(partitions: &[Partition]) -> TopicPartitionList {
+fn list<'a>(partitions: impl IntoIterator<Item = &'a Partition>) -> TopicPartitionList {
     let mut list = TopicPartitionList::new();
     for partition in partitions {
         list.add_partition(&partition.topic, partition.number);
@@ -154,6 +170,28 @@ impl Consumer for Librdkafka {
         Ok(partitions.iter().map(offset).collect())
     }
 
+    fn without_leader(
+        &mut self,
+        partitions: &[Partition],
+        timeout: Duration,
+    ) -> Result<BTreeSet<Partition>, Error> {
+        let topics: BTreeSet<&str> = partitions.iter().map(|one| one.topic.as_str()).collect();
+        let only = topics.first().filter(|_| topics.len() == 1);
+        let metadata = self.consumer.fetch_metadata(only.copied(), timeout);
+        let metadata = metadata.map_err(|error| told(&error))?;
+        let mut all: BTreeSet<Partition> = partitions.iter().cloned().collect();
+        for topic in metadata.topics() {
+            let led = topic.partitions().iter().filter(|one| one.leader() >= 0);
+            for partition in led {
+                all.remove(&Partition {
+                    topic: topic.name().to_owned(),
+                    number: partition.id(),
+                });
+            }
+        }
+        Ok(all)
+    }
+
     fn bounds(&mut self, partition: &Partition, timeout: Duration) -> Result<(u64, u64), Error> {
         let bounds = self
             .consumer
@@ -195,22 +233,29 @@ impl Consumer for Librdkafka {
     }
 
     fn assign(&mut self, partitions: &[(Partition, u64)]) -> Result<(), Error> {
-        let list = list_at(partitions)?;
-        let first = self.assigned.is_empty();
-        let assigned = if (self.in_group && !self.is_cooperative()) || (!self.in_group && first) {
-            self.consumer.assign(&list)
+        let is_eager = self.in_group && !self.is_cooperative();
+        let assigned = if is_eager {
+            // This protocol knows only whole assignments.
+            let mut all = self.positions()?;
+            all.extend_from_slice(partitions);
+            self.consumer.assign(&list_at(&all)?)
+        } else if !self.in_group && self.assigned.is_empty() {
+            self.consumer.assign(&list_at(partitions)?)
         } else {
-            self.consumer.incremental_assign(&list)
+            self.consumer.incremental_assign(&list_at(partitions)?)
         };
         assigned.map_err(|error| told(&error))?;
-        let partitions = partitions.iter().map(|(partition, _)| partition.clone());
-        self.assigned.extend(partitions);
+        self.assigned.extend(partitions.iter().cloned());
         Ok(())
     }
 
     fn unassign(&mut self, partitions: &[Partition]) -> Result<(), Error> {
         let given_up = if self.is_cooperative() {
-            self.consumer.incremental_unassign(&list(partitions))
+            // librdkafka refuses the whole list if one partition was never assigned here.
+            let own = partitions
+                .iter()
+                .filter(|partition| self.assigned.contains_key(partition));
+            self.consumer.incremental_unassign(&list(own))
         } else {
             self.consumer.unassign()
         };
@@ -247,6 +292,9 @@ impl Consumer for Librdkafka {
                 Some(Err(KafkaError::PartitionEOF(number))) => {
                     return Ok(Polled::End(number));
                 }
+                Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AllBrokersDown))) => {
+                    return Ok(Polled::Unreachable);
+                }
                 // No topic matches a subscribed name or pattern, or access to a topic is denied. librdkafka reads the other topics, and
                 // later also the missing or denied topic, as soon as that topic exists or access is allowed. `complaint` returns the
                 // error text with the name of the topic.
@@ -255,6 +303,10 @@ impl Consumer for Librdkafka {
                     | RDKafkaErrorCode::UnknownTopic
                     | RDKafkaErrorCode::TopicAuthorizationFailed,
                 ))) => {}
+                Some(Err(KafkaError::MessageConsumption(code))) if is_passing(code) => {
+                    let mut heard = self.consumer.context().heard();
+                    heard.complaint.get_or_insert_with(|| code.to_string());
+                }
                 Some(Err(error)) => {
                     let fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
                     let mut error = told(&error);
@@ -284,11 +336,11 @@ impl Consumer for Librdkafka {
     }
 
     fn pause(&mut self, paused: bool) -> Result<(), Error> {
-        let assigned: Vec<Partition> = self.assigned.iter().cloned().collect();
+        let assigned = list(self.assigned.keys());
         let changed = if paused {
-            self.consumer.pause(&list(&assigned))
+            self.consumer.pause(&assigned)
         } else {
-            self.consumer.resume(&list(&assigned))
+            self.consumer.resume(&assigned)
         };
         changed.map_err(|error| told(&error))
     }

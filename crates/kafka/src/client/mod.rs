@@ -2,6 +2,8 @@
 
 mod consumer;
 mod context;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use consumer::Librdkafka;
 
@@ -41,6 +43,46 @@ fn kind(code: RDKafkaErrorCode) -> Kind {
         Code::InvalidArgument | Code::InvalidConfig => Kind::Settings,
         _ => Kind::Again,
     }
+}
+
+/// Whether librdkafka handles an error itself, so that it is only information: a connection that
+/// failed, a leader or a coordinator that has moved, a rebalance.
+fn is_passing(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode as Code;
+    matches!(
+        code,
+        Code::BrokerTransportFailure
+            | Code::Resolve
+            | Code::SSL
+            | Code::Authentication
+            | Code::OperationTimedOut
+            | Code::MessageTimedOut
+            | Code::TimedOutQueue
+            | Code::Retry
+            | Code::NodeUpdate
+            | Code::WaitingForCoordinator
+            | Code::WaitCache
+            | Code::InProgress
+            | Code::PreviousInProgress
+            | Code::PollExceeded
+            | Code::AssignmentLost
+            | Code::LeaderNotAvailable
+            | Code::NotLeaderForPartition
+            | Code::RequestTimedOut
+            | Code::BrokerNotAvailable
+            | Code::ReplicaNotAvailable
+            | Code::NetworkException
+            | Code::CoordinatorLoadInProgress
+            | Code::CoordinatorNotAvailable
+            | Code::NotCoordinator
+            | Code::IllegalGeneration
+            | Code::UnknownMemberId
+            | Code::RebalanceInProgress
+            | Code::KafkaStorageError
+            | Code::FencedLeaderEpoch
+            | Code::UnknownLeaderEpoch
+            | Code::OffsetNotAvailable
+    )
 }
 
 /// Converts an error that librdkafka returned.

@@ -1,6 +1,10 @@
 //! A reader of the broker in memory.
 
-use std::{collections::BTreeMap, thread, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread,
+    time::Duration,
+};
 
 use super::{Broker, Kept};
 use crate::{Consumer, Error, Incoming, Kind, Partition, Polled, Taken, Topics};
@@ -83,7 +87,25 @@ impl Consumer for Reader {
             .collect())
     }
 
-    fn bounds(&mut self, partition: &Partition, _: Duration) -> Result<(u64, u64), Error> {
+    fn without_leader(
+        &mut self,
+        partitions: &[Partition],
+        _: Duration,
+    ) -> Result<BTreeSet<Partition>, Error> {
+        let state = self.broker.state();
+        let all = partitions.iter();
+        let headless = all.filter(|partition| state.leaderless.contains(&partition.topic));
+        Ok(headless.cloned().collect())
+    }
+
+    fn bounds(&mut self, partition: &Partition, timeout: Duration) -> Result<(u64, u64), Error> {
+        let state = self.broker.state();
+        if state.leaderless.contains(&partition.topic) || state.silent.contains(&partition.topic) {
+            drop(state);
+            thread::sleep(timeout);
+            return Err(Error::new(Kind::Again, "no answer in time"));
+        }
+        drop(state);
         Ok((0, self.of(partition).len() as u64))
     }
 

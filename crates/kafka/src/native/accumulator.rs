@@ -10,6 +10,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    ops::Range,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -177,16 +178,18 @@ impl Accumulator {
         self.topics.get_mut(topic)?.partitions.get_mut(partition)
     }
 
-    /// Appends the records from index `from` on, until the buffer is full or a record is too large. Returns the number of accepted records,
+    /// Appends the records with these indexes, until the buffer is full or a record is too large.
+    /// Returns the number of accepted records,
     /// and whether the next record is too large.
     pub(super) fn append_all(
         &mut self,
         outgoing: &Outgoing,
-        from: usize,
+        which: Range<usize>,
         now: Instant,
     ) -> (usize, bool) {
         let (mut taken, mut last) = (0, (usize::MAX, 0));
-        for (index, record) in outgoing.records.iter().enumerate().skip(from) {
+        let records = outgoing.records.iter().enumerate();
+        for (index, record) in records.skip(which.start).take(which.len()) {
             if last.0 != record.topic {
                 let name = outgoing.topics.get(record.topic);
                 last = (record.topic, self.topic(name.map_or("", String::as_str)));
@@ -480,9 +483,11 @@ impl Accumulator {
     fn give_back(&mut self, topic: usize, batch: Batch, error: impl Fn(usize) -> Error) {
         let name = self.topics.get(topic).map(|topic| topic.name.clone());
         let name = name.unwrap_or_default();
+        let alone = batch.numbers.len() == 1;
         let failed = batch.numbers.iter().enumerate().map(|(at, number)| Failed {
             number: *number,
             topic: name.as_ref().to_owned(),
+            alone,
             error: error(at),
         });
         self.failed.extend(failed);
@@ -565,6 +570,7 @@ impl Accumulator {
             self.failed.push(Failed {
                 number: record.number,
                 topic: name.as_ref().to_owned(),
+                alone: false,
                 error: error.clone(),
             });
             self.spoiled |= self.transactional;

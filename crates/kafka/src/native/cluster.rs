@@ -38,8 +38,9 @@ pub(super) struct Cluster {
     controller: Cell<i32>,
     links: RefCell<HashMap<String, Rc<Mutex<Link>>>>,
     coordinators: RefCell<HashMap<(Coordinates, String), String>>,
-    /// The index of the broker for requests that any broker can answer. A failed request increments the index, so the next attempt goes to
-    /// another broker.
+    /// The index of the broker for requests that any broker can answer. It is incremented after a
+    /// failed request, and before a repetition, because a broker may answer with old data for a
+    /// long time.
     turn: Cell<usize>,
 }
 
@@ -67,6 +68,23 @@ impl Cluster {
     pub(super) fn learn(&self, brokers: Vec<(i32, String)>, controller: i32) {
         *self.brokers.borrow_mut() = brokers.into_iter().collect();
         self.controller.set(controller);
+    }
+
+    /// The addresses of all brokers. The order stays when metadata arrives, so that each turn
+    /// reaches another one.
+    fn addresses(&self) -> Vec<String> {
+        let mut all = self.access.brokers.clone();
+        let brokers = self.brokers.borrow();
+        let others = brokers.values().filter(|address| !all.contains(address));
+        let mut others: Vec<String> = others.cloned().collect();
+        others.sort_unstable();
+        all.append(&mut others);
+        all
+    }
+
+    /// The number of brokers that may be asked.
+    pub(super) fn brokers(&self) -> usize {
+        self.addresses().len()
     }
 
     /// The connection to `host:port`.
@@ -109,9 +127,7 @@ impl Cluster {
 
     /// The connection to the broker that currently gets requests that any broker can answer.
     pub(super) async fn any(&self) -> Result<Rc<Connection>, Fault> {
-        let mut all: Vec<String> = self.brokers.borrow().values().cloned().collect();
-        all.sort_unstable();
-        all.extend(self.access.brokers.iter().cloned());
+        let all = self.addresses();
         let turn = self.turn.get().checked_rem(all.len()).unwrap_or(0);
         match all.get(turn) {
             Some(address) => self.at(address).await,
@@ -119,13 +135,19 @@ impl Cluster {
         }
     }
 
+    /// Lets the next request that any broker can answer go to another broker.
+    pub(super) fn turn(&self) {
+        self.turn.set(self.turn.get().wrapping_add(1));
+    }
+
     /// Sends a request to any broker. Retries with other brokers until one answers.
     pub(super) async fn ask_any<R: Request>(&self, request: &R) -> R::Answer {
         self.ask_with(async || self.any().await, request).await
     }
 
-    /// Sends a request to the controller until an answer arrives. If the controller cannot be reached, sends the request to any broker,
-    /// which forwards it.
+    /// Sends a request to the controller, as metadata named it last, until an answer arrives. If
+    /// the controller is not known or cannot be reached, sends the request to any broker. A broker
+    /// in KRaft mode forwards it; with ZooKeeper it may answer NOT_CONTROLLER.
     pub(super) async fn ask_controller<R: Request>(&self, request: &R) -> R::Answer {
         let controller = async || match self.broker(self.controller.get()).await {
             Ok(connection) => Ok(connection),
@@ -156,7 +178,7 @@ impl Cluster {
                     patience = (patience * 3).min(ANSWER * 2);
                     self.complain(&fault);
                     // Another broker may be available.
-                    self.turn.set(self.turn.get().wrapping_add(1));
+                    self.turn();
                     sleep(RETRY).await;
                 }
             }
@@ -201,7 +223,10 @@ impl Cluster {
         }
     }
 
+    /// Lets the coordinator be looked up again, at another broker: the last one may not know yet
+    /// that it has moved.
     fn forget(&self, of: Coordinates, key: &str) {
+        self.turn();
         self.coordinators.borrow_mut().remove(&(of, key.to_owned()));
     }
 
@@ -217,7 +242,12 @@ impl Cluster {
                     self.coordinators.borrow_mut().insert(id, address.clone());
                     return Ok(address);
                 }
-                Todo::Retry | Todo::Seek => sleep(RETRY).await,
+                Todo::Retry | Todo::Seek => {
+                    let said = codes::error(code, &format!("the coordinator of {key}"), None);
+                    self.complain(&Fault(format!("{said}; retrying")));
+                    self.turn();
+                    sleep(RETRY).await;
+                }
                 Todo::Fail(_) => {
                     return Err(codes::error(
                         code,

@@ -24,6 +24,9 @@ pub(super) const PROPAGATION: Duration = Duration::from_secs(30);
 /// How long a topic or a partition may be unknown before this is reported.
 const NOTICE: Duration = Duration::from_secs(2);
 
+/// A request for metadata that follows another one within this time repeats it: the last answer was
+/// of no use.
+const REPETITION: Duration = Duration::from_secs(5);
 /// The pause between two requests for metadata.
 pub(super) const METADATA_WAIT: Duration = Duration::from_millis(100);
 
@@ -32,6 +35,8 @@ pub(super) struct Lookups {
     pub(super) is_identifying: Cell<bool>,
     pub(super) is_adding: Cell<bool>,
     pub(super) is_asking_metadata: Cell<bool>,
+    /// When metadata was requested last.
+    asked_at: Cell<Option<Instant>>,
     /// Topics whose partitions are to be requested.
     pub(super) wanted: RefCell<BTreeSet<usize>>,
 }
@@ -43,6 +48,7 @@ impl Lookups {
             is_identifying: Cell::new(false),
             is_adding: Cell::new(false),
             is_asking_metadata: Cell::new(false),
+            asked_at: Cell::new(None),
             wanted: RefCell::default(),
         }
     }
@@ -66,6 +72,7 @@ impl Lookups {
                 self.session.shared.lock().take_back(None, &error);
                 self.session.shared.progress.notify_all();
             }
+            self.session.cluster.turn();
             sleep(METADATA_WAIT).await;
         }
     }
@@ -79,14 +86,17 @@ impl Lookups {
             // A topic that was evicted in the meantime has an empty name.
             names.filter(|name| !name.is_empty()).collect()
         };
-        let cluster = self
-            .session
-            .cluster
-            .ask_any(&Metadata { topics: &topics })
-            .await;
-        self.session
-            .cluster
-            .learn(cluster.brokers, cluster.controller);
+        let brokers = &self.session.cluster;
+        let last = self.asked_at.replace(Some(Instant::now()));
+        if last.is_some_and(|last| last.elapsed() < REPETITION) {
+            brokers.turn();
+        }
+        let request = Metadata {
+            topics: &topics,
+            creates: true,
+        };
+        let cluster = brokers.ask_any(&request).await;
+        brokers.learn(cluster.brokers, cluster.controller);
         self.wanted.borrow_mut().clear();
         self.learn(cluster.topics);
         self.session.shared.progress.notify_all();

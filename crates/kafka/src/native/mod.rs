@@ -37,6 +37,7 @@ mod wire;
 
 use std::{
     io,
+    ops::Range,
     rc::Rc,
     sync::{
         Arc,
@@ -206,7 +207,7 @@ impl Producer for Native {
         Ok(())
     }
 
-    fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent {
+    fn send(&mut self, outgoing: &Outgoing, which: Range<usize>) -> Sent {
         let mut state = self.shared.lock();
         if state.ended {
             let error = Error::new(Kind::Fatal, "the producer's thread has ended");
@@ -215,7 +216,7 @@ impl Producer for Native {
                 refused: Some(error),
             };
         }
-        let (taken, too_large) = state.append_all(outgoing, from, Instant::now());
+        let (taken, too_large) = state.append_all(outgoing, which, Instant::now());
         drop(state);
         self.shared.work.notify_one();
         let text = || format!("it has more than {} bytes", self.record_bytes);

@@ -1,5 +1,7 @@
 //! Tests of accepted records, batches in flight and failures, and of peers that are not brokers.
 
+mod brokers;
+
 use std::{
     io::{Read as _, Write as _},
     net::TcpListener,
@@ -83,7 +85,10 @@ fn a_partition_has_one_batch_in_flight_and_its_sequence_numbers_have_no_gaps() {
     let now = Instant::now();
     let topic = state.topic("t");
     state.learn(topic, &[(0, 1)], now);
-    assert_eq!(state.append_all(&outgoing(0, 5, None), 0, now), (5, false));
+    assert_eq!(
+        state.append_all(&outgoing(0, 5, None), 0..100, now),
+        (5, false)
+    );
     let (first, sequence, records) = send(&mut state).unwrap();
     assert_eq!((sequence, records), (0, 2));
     assert_eq!(send(&mut state), None, "one at a time");
@@ -121,7 +126,7 @@ fn only_records_for_partitions_that_a_recreated_topic_lacks_fail() {
     let topic = state.topic("t");
     state.learn(topic, &[(0, 1), (1, 1)], start);
     for (number, key) in ["a", "b", "c", "d", "e", "f"].into_iter().enumerate() {
-        state.append_all(&outgoing(number, 1, Some(key)), 0, start);
+        state.append_all(&outgoing(number, 1, Some(key)), 0..100, start);
     }
     state.flush();
     let numbers = |state: &mut Accumulator, partition| {
@@ -162,7 +167,7 @@ fn topics_that_do_not_exist_do_not_stay_in_memory() {
             topics: vec![name.clone()],
             ..outgoing(number, 1, None)
         };
-        assert_eq!(state.append_all(&records, 0, now), (1, false));
+        assert_eq!(state.append_all(&records, 0..100, now), (1, false));
         let topic = state.known(&name).unwrap();
         state.unstage(topic, &Error::new(Kind::Refused, "it does not exist"));
         assert_eq!(state.known(&name), None);
@@ -187,7 +192,7 @@ fn sequence_numbers_with_an_unknown_outcome_are_never_reused() {
     state.learn(topic, &[(0, 1)], now);
     let uncertain = |state: &mut Accumulator| state.partition((0, 0)).unwrap().uncertain;
     let refused = |_| Error::new(Kind::Refused, "no");
-    state.append_all(&outgoing(0, 5, None), 0, now);
+    state.append_all(&outgoing(0, 5, None), 0..100, now);
     state.flush();
     // Rejected at the first attempt: it was not written.
     let (first, ..) = send(&mut state).unwrap();
@@ -211,7 +216,7 @@ fn sequence_numbers_with_an_unknown_outcome_are_never_reused() {
     // `take_back` fails all batches. A batch that was sent may have been written; a batch that was never sent cannot.
     state.take_back(None, &refused(0));
     assert!(!uncertain(&mut state));
-    state.append_all(&outgoing(5, 1, None), 0, now);
+    state.append_all(&outgoing(5, 1, None), 0..100, now);
     state.flush();
     send(&mut state).unwrap();
     state.take_back(None, &refused(0));
@@ -226,7 +231,7 @@ fn records_wait_until_partitions_are_known_and_the_buffer_has_space() {
     });
     let mut state = shared.lock();
     let now = Instant::now();
-    let (taken, too_large) = state.append_all(&outgoing(0, 100, Some("k")), 0, now);
+    let (taken, too_large) = state.append_all(&outgoing(0, 100, Some("k")), 0..100, now);
     assert!(taken > 10 && taken < 100 && !too_large, "{taken}");
     assert_eq!(state.wanting.len(), 1);
     state.flush();
@@ -254,7 +259,9 @@ fn records_wait_until_partitions_are_known_and_the_buffer_has_space() {
     assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
     assert_eq!(state.records, 0);
     assert_eq!(
-        state.append_all(&outgoing(0, 100, Some("k")), 0, now).0,
+        state
+            .append_all(&outgoing(0, 100, Some("k")), 0..100, now)
+            .0,
         taken
     );
 }
@@ -270,8 +277,8 @@ fn a_record_that_is_too_large_is_refused_and_its_neighbours_are_accepted() {
     outgoing.bytes.extend_from_slice(b"123456");
     outgoing.records[1].value = start..start + 6;
     let (mut state, now) = (shared.lock(), Instant::now());
-    assert_eq!(state.append_all(&outgoing, 0, now), (1, true));
-    assert_eq!(state.append_all(&outgoing, 2, now), (1, false));
+    assert_eq!(state.append_all(&outgoing, 0..100, now), (1, true));
+    assert_eq!(state.append_all(&outgoing, 2..100, now), (1, false));
 }
 
 /// A peer that answers every request with these bytes.
@@ -475,7 +482,7 @@ fn a_position_is_read_again_until_its_transaction_is_completed_if_the_broker_sup
 #[test]
 fn records_that_no_broker_accepts_can_be_purged() {
     let mut producer = Native::new(options()).unwrap();
-    let sent = producer.send(&outgoing(0, 10, None), 0);
+    let sent = producer.send(&outgoing(0, 10, None), 0..100);
     assert_eq!((sent.taken, sent.refused), (10, None));
     producer.flush(Duration::from_millis(20));
     assert_eq!(producer.in_flight(), 10);
@@ -492,7 +499,7 @@ fn a_record_that_waits_too_long_fails() {
         ..options()
     })
     .unwrap();
-    producer.send(&outgoing(0, 10, None), 0);
+    producer.send(&outgoing(0, 10, None), 0..100);
     let deadline = Instant::now() + Duration::from_secs(20);
     while producer.in_flight() > 0 {
         assert!(Instant::now() < deadline);

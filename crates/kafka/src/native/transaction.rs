@@ -9,7 +9,9 @@ use std::{rc::Rc, sync::mpsc::SyncSender, time::Duration};
 use tokio::time::sleep;
 
 use super::{
-    codes,
+    codes::{self, Todo},
+    connection::Fault,
+    lookups::METADATA_WAIT,
     messages::{
         AddOffsetsToTxn, Coordinates, CreateTopic, DescribeTopic, EndTxn, Identity, InitProducerId,
         Metadata, OffsetFetch, TxnOffsetCommit,
@@ -240,6 +242,10 @@ impl Transactions {
             setting: "max.message.bytes",
         };
         let (code, text, value) = self.session.cluster.ask_any(&request).await;
+        if code != codes::NONE {
+            // The caller may ask again. Another broker may know better.
+            self.session.cluster.turn();
+        }
         check(code, &format!("topic {topic}"), text.as_deref())?;
         value.and_then(|value| value.parse().ok()).ok_or_else(|| {
             let text = format!("topic {topic}: the broker does not report its max.message.bytes");
@@ -250,25 +256,62 @@ impl Transactions {
     async fn cluster_id(&self) -> Option<String> {
         self.session
             .cluster
-            .ask_any(&Metadata { topics: &[] })
+            .ask_any(&Metadata {
+                topics: &[],
+                creates: false,
+            })
             .await
             .id
     }
 
     async fn make_topic(&self, topic: &str) -> Result<(), Error> {
+        let cluster = &self.session.cluster;
         let request = CreateTopic {
             name: topic,
             timeout_ms: MAKING,
         };
-        let (code, text) = self.session.cluster.ask_controller(&request).await;
-        if code == codes::TOPIC_ALREADY_EXISTS {
-            return Ok(());
+        let mut refusals = 0;
+        loop {
+            // Most producers may not create topics, and with ZooKeeper only the controller can. So
+            // creating is the last resort.
+            if self.has_topic(topic).await? {
+                return Ok(());
+            }
+            let (code, text) = cluster.ask_controller(&request).await;
+            if matches!(code, codes::NONE | codes::TOPIC_ALREADY_EXISTS) {
+                return Ok(());
+            }
+            let what = format!("cannot create the topic {topic}");
+            let error = codes::error(code, &what, text.as_deref());
+            // Before the topic is known everywhere, a broker may not know it although it exists. So
+            // each is asked once.
+            refusals += usize::from(matches!(codes::todo(code), Todo::Fail(_)));
+            if refusals >= cluster.brokers().max(1) {
+                return Err(error);
+            }
+            cluster.complain(&Fault(format!("{error}; retrying")));
+            cluster.turn();
+            sleep(METADATA_WAIT).await;
         }
-        check(
-            code,
-            &format!("cannot create the topic {topic}"),
-            text.as_deref(),
-        )
+    }
+
+    /// Whether a broker knows the topic. Learns the controller from the same answer.
+    async fn has_topic(&self, topic: &str) -> Result<bool, Error> {
+        let request = Metadata {
+            topics: &[topic.to_owned()],
+            creates: false,
+        };
+        let found = self.session.cluster.ask_any(&request).await;
+        self.session.cluster.learn(found.brokers, found.controller);
+        let code = found.topics.first().map(|topic| topic.error);
+        match code.map(|code| (code, codes::todo(code))) {
+            None | Some((codes::UNKNOWN_TOPIC_OR_PARTITION, _)) => Ok(false),
+            Some((code, Todo::Fail(kind))) if code != codes::NONE && kind != Kind::Again => {
+                Err(codes::error(code, &format!("topic {topic}"), None))
+            }
+            // It exists, even if it has no leader at the moment.
+            Some(_) => Ok(true),
+        }
     }
 }
 

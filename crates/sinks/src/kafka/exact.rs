@@ -99,6 +99,10 @@ impl Exact<'_> {
     /// Handles the end of a failed session: backs off, or gives up records when `retry.give_up` is over.
     async fn recover(&mut self, error: Error, inlet: &mut Inlet) -> Result<(), Failure> {
         if error.kind == Kind::Settings {
+            // Perhaps only the grown timeout of transactions is larger than brokers allow.
+            if self.carried.timeout.refused() {
+                return Ok(());
+            }
             return Err(Failure::config(format!("Kafka: {error}")));
         }
         if self.outage.is_overdue() && self.give_up(inlet, &error).await? {
@@ -146,8 +150,7 @@ impl Exact<'_> {
                     }
                     inlet.settle(checkpoint).await?;
                     self.settled = self.settled.max(position);
-                    self.carried.unfit.clear();
-                    self.carried.verdicts.join();
+                    self.carried.settled(position);
                     return Ok(true);
                 }
             }
@@ -177,7 +180,24 @@ impl Exact<'_> {
         if matches!(ended, Ok(()) | Err(End::Stopped)) {
             session.abort();
         }
+        if matches!(ended, Err(End::Trouble(_))) && session.has_timed_out(&self.carried) {
+            self.allow_more_time();
+        }
         ended
+    }
+
+    /// Gives the next transactions more time. The records of the last one are sent again, and take
+    /// as long as before.
+    fn allow_more_time(&mut self) {
+        let timeout = &mut self.carried.timeout;
+        let last = timeout.current.as_secs_f64();
+        if timeout.grow() {
+            let text = format_args!(
+                "a transaction did not end within {last:.0} s; the next one may take {:.0} s",
+                timeout.current.as_secs_f64()
+            );
+            self.carried.context.reporter.warn("transaction", text);
+        }
     }
 
     async fn write(&mut self, session: &mut Session, inlet: &mut Inlet) -> Result<(), End> {
@@ -186,9 +206,10 @@ impl Exact<'_> {
                 Item::Batch(batch, position) => {
                     self.owing = true;
                     session.batch(batch, position, &mut self.carried)?;
-                    // While each record is sent in a separate batch, sending is slow, and a transaction that lasted until the next
+                    // While records are sent in separate batches, sending is slow, and a
+                    // transaction that lasted until the next
                     // regular checkpoint could time out at the broker. So a checkpoint is made after each batch of the channel.
-                    if self.carried.verdicts.is_alone()
+                    if self.carried.has_suspects()
                         && let Some(checkpoint) = inlet.checkpoint_now()
                     {
                         self.checkpoint(session, inlet, checkpoint).await?;
@@ -215,10 +236,7 @@ impl Exact<'_> {
         self.settled = self.settled.max(position);
         self.owing = false;
         self.outage.succeeded();
-        carried.unfit.clear();
-        if position >= carried.suspected && carried.verdicts.join() {
-            return Err(End::Learned);
-        }
+        carried.settled(position);
         Ok(())
     }
 }

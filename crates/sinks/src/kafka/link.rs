@@ -26,6 +26,9 @@ const FLUSH_WAIT: Duration = Duration::from_millis(10);
 /// Longer calls are split into slices of this length, so that a stop is noticed.
 pub(super) const SLICE: Duration = Duration::from_secs(1);
 
+/// The first and the longest pause before a call is repeated.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
 /// A producer and the state of its records.
 pub(super) struct Link {
     pub(super) producer: Box<dyn Producer>,
@@ -89,37 +92,33 @@ impl Link {
         }
     }
 
-    /// Passes the records from index `next` on to the producer, and advances `next`. Waits while the client's buffer is full, and
-    /// fails if a record fails meanwhile. If the client refuses a record, adds its number and the reason to `refused`.
+    /// Passes the records with the indexes from `next` to `end` to the producer, and advances
+    /// `next`. Waits while the client's buffer is full, and fails if a record fails meanwhile. If
+    /// the client refuses a record, adds its number and the reason to `refused`.
     pub(super) fn send(
         &mut self,
         outgoing: &Outgoing,
         next: &mut usize,
+        end: usize,
         refused: &mut Vec<(usize, String)>,
     ) -> Result<(), Halt> {
-        while let Some(record) = outgoing.records.get(*next) {
-            let first = record.number;
+        while *next < end {
             if self.producer.in_flight() == 0 {
                 // Nothing was in flight, so the clock of `give_up` starts now.
                 self.answered = (self.accepted, Instant::now());
             }
-            let sent = self.producer.send(outgoing, *next);
+            let sent = self.producer.send(outgoing, *next..end);
             *next += sent.taken;
             self.accepted += sent.taken;
             match sent.refused {
                 Some(error) if error.kind == Kind::TooLarge => {
-                    let number = outgoing
-                        .records
-                        .get(*next)
-                        .map_or(first, |record| record.number);
-                    refused.push((
-                        number,
-                        format!("the record is larger than `record_max`: {error}"),
-                    ));
+                    let reason = || format!("the record is larger than `record_max`: {error}");
+                    let record = outgoing.records.get(*next);
+                    refused.extend(record.map(|record| (record.number, reason())));
                     *next += 1;
                 }
                 Some(error) => return Err(error.into()),
-                None if *next < outgoing.records.len() => self.wait()?,
+                None if *next < end => self.wait()?,
                 None => {}
             }
         }
@@ -196,6 +195,21 @@ impl Link {
         }
     }
 
+    /// Waits before a repetition, because an error may come at once.
+    fn pause(&self, pause: Duration) -> Result<(), Halt> {
+        let until = Instant::now() + pause;
+        loop {
+            if self.durable && self.context.stop.is_stopped() {
+                return Err(Halt::Stopped);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(FLUSH_WAIT));
+        }
+    }
+
     /// Calls `act` repeatedly, each time for at most [`SLICE`], until it succeeds, it fails permanently, or `patience` is over. If
     /// the records come from a disk channel, the calls also end when the process stops. Records from memory must still be written
     /// during a stop.
@@ -205,15 +219,15 @@ impl Link {
         mut act: impl FnMut(&mut dyn Producer, Duration) -> Result<T, Error>,
     ) -> Result<T, Halt> {
         let until = Instant::now() + patience;
+        let mut pause = PAUSE.0;
         loop {
             let answer = act(&mut *self.producer, SLICE.min(patience));
             self.producer.serve(Duration::ZERO);
             self.listen();
             match answer {
                 Err(error) if error.kind == Kind::Again && Instant::now() < until => {
-                    if self.durable && self.context.stop.is_stopped() {
-                        return Err(Halt::Stopped);
-                    }
+                    self.pause(pause.min(patience))?;
+                    pause = (pause * 2).min(PAUSE.1);
                 }
                 Ok(answer) => {
                     self.failing.clear();

@@ -5,7 +5,7 @@
 //!
 //! - `shape`: turns batches into Kafka records (`topics`, `connect`).
 //! - `exact`: delivers from a disk channel, in transactions that include the position (`session`, `position`, `ownership`,
-//!   `given_up`).
+//!   `timeout`, `given_up`).
 //! - `plain`: delivers from memory, without transactions.
 //! - `link`: wraps the producer for `exact` and `plain`. `verdict`: finds the records that brokers refuse permanently.
 //!
@@ -26,6 +26,7 @@ mod shape;
 mod sink;
 #[cfg(test)]
 mod tests;
+mod timeout;
 mod topics;
 mod verdict;
 

@@ -135,7 +135,8 @@ impl Plain<'_> {
         let mut next = 0;
         let sent = match self.link() {
             Ok(mut link) => {
-                let sent = link.send(&self.outgoing, &mut next, &mut self.unwanted);
+                let end = self.outgoing.records.len();
+                let sent = link.send(&self.outgoing, &mut next, end, &mut self.unwanted);
                 self.failed.append(&mut link.failed);
                 self.link = Some(link);
                 sent
@@ -155,6 +156,7 @@ impl Plain<'_> {
                     .get(record.topic)
                     .cloned()
                     .unwrap_or_default(),
+                alone: false,
                 error: error.clone(),
             }
         }));
@@ -194,20 +196,16 @@ impl Plain<'_> {
                 return Ok(());
             }
             let judged = self.verdicts.judge(&failed);
-            let (alone, mut unfit) = match judged {
+            let (alone, mut unfit): (bool, BTreeMap<_, _>) = match judged {
                 Some(unfit) => (unfit.is_empty(), unfit.into_iter().collect()),
                 None => (false, BTreeMap::new()),
             };
-            let too_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;
-            let large = failed.iter().find(too_large);
-            let unlearned = large.and_then(|first| self.learn_limit(first));
+            let too_large = |failed: &Failed| failed.error.kind == Kind::TooLarge;
+            let is_large = failed.iter().any(too_large);
+            unfit.extend(self.learn_limit(&failed));
             // Whether the next attempt would fail in the same way, because nothing was learned from this failure.
-            let stuck = |failed: &&Failed| match failed.error.kind {
-                Kind::TooLarge => unlearned.is_some(),
-                _ => !is_verdict(&failed.error),
-            };
-            let other = failed.iter().find(|one| !too_large(one) && stuck(one));
-            let error = unlearned.as_ref().or(other.map(|other| &other.error));
+            let stuck = |failed: &&Failed| !too_large(failed) && !is_verdict(&failed.error);
+            let error = failed.iter().find(stuck).map(|other| &other.error);
             if let Some(error) = error
                 && (overdue || self.is_given_up(error).await?)
             {
@@ -219,7 +217,7 @@ impl Plain<'_> {
             // A refusal concerns a topic or a record. Any other error concerns the producer or its settings, so a new producer is
             // created.
             let renew = error.is_some_and(|error| error.kind != Kind::Refused);
-            if renew || alone || large.is_some() {
+            if renew || alone || is_large {
                 self.link = None;
             }
             self.shaper.set_limits(self.sink.limits().clone());
@@ -227,14 +225,15 @@ impl Plain<'_> {
         }
     }
 
-    /// Asks the brokers for the limit of the topic that refused a record as too large. Returns the error if the request fails.
-    fn learn_limit(&mut self, failed: &Failed) -> Option<Error> {
-        let link = self.link.as_mut()?;
+    /// Learns the limits of topics that have refused records as too large. Returns the records that
+    /// are too large even alone, each with the reason.
+    fn learn_limit(&mut self, failed: &[Failed]) -> Vec<(usize, String)> {
         let patience = self.sink.config.retry.timeout.as_duration();
-        match self.sink.learn(link, &failed.topic, patience) {
-            Err(Halt::Failed(error)) => Some(error),
-            _ => None,
-        }
+        let Some(link) = self.link.as_mut() else {
+            return Vec::new();
+        };
+        // With records from memory, this fails for no stop.
+        self.sink.learn(link, failed, patience).unwrap_or_default()
     }
 
     /// Pauses after an error. Returns true if `retry.give_up` is over.

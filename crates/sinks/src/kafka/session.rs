@@ -6,7 +6,10 @@
 //! A session promises that readers see nothing of a transaction before [`Session::commit`] has succeeded. Refused records are
 //! held until the checkpoint, so that a repeated transaction does not reject them again.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use millstream_kafka::{Error, Failed, Kind, Outgoing, Store};
 use millstream_pipeline::{
@@ -22,7 +25,8 @@ use super::{
     position::{Committed, identity},
     shape::{Shaper, shapeable},
     sink::Kafka,
-    verdict::Verdicts,
+    timeout::Timeout,
+    verdict::{Verdicts, is_verdict},
 };
 use crate::sending::{Refused, by_reason};
 
@@ -56,8 +60,11 @@ impl From<Failure> for End {
     }
 }
 
-/// Records that cannot be written: the position, the index among the records at this position, and the reason.
-type Unfit = BTreeMap<(Option<Position>, usize), String>;
+/// A record: its position, and its index among the records at this position.
+type Place = (Option<Position>, usize);
+
+/// Records that cannot be written, each with the reason.
+type Unfit = BTreeMap<Place, String>;
 
 /// State that outlives a session.
 pub(super) struct Carried<'a> {
@@ -67,9 +74,9 @@ pub(super) struct Carried<'a> {
     pub(super) verdicts: Verdicts,
     /// Unsettled records that brokers refuse permanently.
     pub(super) unfit: Unfit,
-    /// The position up to which each record is sent in a separate batch. It has no meaning unless [`Verdicts::is_alone`]. `None` if
-    /// records were never sent in separate batches.
-    pub(super) suspected: Option<Position>,
+    /// Unsettled records that may have spoiled their batch. Each is sent in a separate batch.
+    suspects: BTreeSet<Place>,
+    pub(super) timeout: Timeout,
 }
 
 impl<'a> Carried<'a> {
@@ -80,8 +87,25 @@ impl<'a> Carried<'a> {
             ownership,
             verdicts: Verdicts::default(),
             unfit: Unfit::new(),
-            suspected: None,
+            suspects: BTreeSet::new(),
+            timeout: Timeout::new(sink.config.transaction_timeout.as_duration()),
         }
+    }
+
+    /// Whether some records are sent in separate batches.
+    pub(super) fn has_suspects(&self) -> bool {
+        !self.suspects.is_empty()
+    }
+
+    fn is_suspected(&self, position: Option<Position>) -> bool {
+        let own = (position, 0)..=(position, usize::MAX);
+        !self.suspects.is_empty() && self.suspects.range(own).next().is_some()
+    }
+
+    /// Forgets what is settled with everything up to `position`.
+    pub(super) fn settled(&mut self, position: Option<Position>) {
+        self.suspects = self.suspects.split_off(&(position, usize::MAX));
+        self.unfit = self.unfit.split_off(&(position, usize::MAX));
     }
 
     fn patience(&self) -> Duration {
@@ -99,8 +123,9 @@ pub(super) struct Session {
     /// The records that the next checkpoint rejects.
     rejects: Vec<(Batch, Vec<Refused>)>,
     store: Store,
-    /// Whether a transaction is open.
+    /// Whether a transaction is open, and since when.
     in_transaction: bool,
+    begun: Option<Instant>,
     /// Whether a position is committed, so that its topic exists.
     stored: bool,
     /// How many records have been numbered.
@@ -117,7 +142,7 @@ impl Session {
         let identity = identity(carried.ownership.channel, &carried.context.name);
         let mut options = config.producer(limits.batch_max);
         options.transactional_id = Some(identity.clone());
-        carried.verdicts.apply(&mut options);
+        options.transaction_timeout = carried.timeout.current;
         let producer = carried.sink.client.producer(options);
         let producer = producer.map_err(End::Trouble)?;
         Ok(Self {
@@ -132,6 +157,7 @@ impl Session {
                 topic: config.position_topic().to_owned(),
             },
             in_transaction: false,
+            begun: None,
             stored: false,
             numbered: 0,
             batches: Vec::new(),
@@ -152,14 +178,30 @@ impl Session {
             .patiently(patience, |producer, time| producer.init(time))?;
         let config = &carried.sink.config;
         if config.is_templated() && config.position.is_none() {
-            let topic = &self.store.topic;
-            self.link
-                .patiently(patience, |producer, _| producer.make_topic(topic, patience))?;
+            self.make_topic(patience)?;
         }
         let committed = self.read(carried, true)?;
         carried.ownership.check(committed.as_ref())?;
         self.stored = committed.is_some();
         Ok(committed.map(|committed| committed.position))
+    }
+
+    /// Makes sure that the topic of the position exists.
+    fn make_topic(&mut self, patience: Duration) -> Result<(), Halt> {
+        let topic = &self.store.topic;
+        let made = self
+            .link
+            .patiently(patience, |producer, time| producer.make_topic(topic, time));
+        made.map_err(|halt| match halt {
+            Halt::Failed(error) if error.kind == Kind::Refused => Halt::Failed(Error::new(
+                error.kind,
+                format!(
+                    "{error}. The sink keeps its position there: create the topic (one partition), allow the sink to create it, or name \
+                     an existing topic in `position`"
+                ),
+            )),
+            halt => halt,
+        })
     }
 
     /// Reads the position. `stable`: waits until no transaction is being completed.
@@ -206,10 +248,7 @@ impl Session {
         self.leave_out(position, &carried.unfit);
         if !self.outgoing.records.is_empty() {
             self.begin_transaction()?;
-            let mut next = 0;
-            let sent = self
-                .link
-                .send(&self.outgoing, &mut next, &mut self.unwanted);
+            let sent = self.send_records(position, carried);
             self.check(carried, sent)?;
         }
         if !self.unwanted.is_empty() {
@@ -217,6 +256,63 @@ impl Session {
             place_unwanted(batch, &self.shaper, first, unwanted, refused);
         }
         Ok(())
+    }
+
+    /// Passes the records of the last batch to the producer. `position` is the position of the
+    /// batch.
+    fn send_records(
+        &mut self,
+        position: Option<Position>,
+        carried: &Carried<'_>,
+    ) -> Result<(), Halt> {
+        let (mut next, end) = (0, self.outgoing.records.len());
+        if carried.is_suspected(position) {
+            next = self.send_suspects(position, carried)?;
+            if !self.link.failed.is_empty() {
+                return Ok(());
+            }
+        }
+        self.link
+            .send(&self.outgoing, &mut next, end, &mut self.unwanted)
+    }
+
+    /// Sends each record that may have spoiled its batch in a batch of its own, and the records
+    /// between them as usual. A refusal then concerns one record. After the first one, the
+    /// transaction is lost, and only the other suspects are sent, so that one session finds all bad
+    /// records of a position. Returns the index of the first record after the last suspect.
+    fn send_suspects(
+        &mut self,
+        position: Option<Position>,
+        carried: &Carried<'_>,
+    ) -> Result<usize, Halt> {
+        let Some(first) = self.first_at(self.batches.len()) else {
+            return Ok(0);
+        };
+        let records = self.outgoing.records.iter().enumerate();
+        let suspects: Vec<usize> = records
+            .filter(|(_, record)| {
+                carried
+                    .suspects
+                    .contains(&(position, record.number - first))
+            })
+            .map(|(index, _)| index)
+            .collect();
+        let (outgoing, unwanted) = (&self.outgoing, &mut self.unwanted);
+        let mut next = 0;
+        for suspect in suspects {
+            if self.link.failed.is_empty() && next < suspect {
+                self.link.send(outgoing, &mut next, suspect, unwanted)?;
+                self.link.drain()?;
+            }
+            if !self.link.failed.iter().all(|one| is_verdict(&one.error)) {
+                break;
+            }
+            next = suspect;
+            // Nothing is in flight before and after, so the record is alone in its batch.
+            self.link.send(outgoing, &mut next, suspect + 1, unwanted)?;
+            self.link.drain()?;
+        }
+        Ok(next)
     }
 
     /// Removes those records of the last batch that brokers refused permanently in an earlier session. `position` is the position of the
@@ -240,7 +336,7 @@ impl Session {
     }
 
     /// Returns the position of a record's batch, and the record's index among the records at this position.
-    fn place(&self, number: usize) -> Option<(Option<Position>, usize)> {
+    fn place(&self, number: usize) -> Option<Place> {
         let next = self.batches.partition_point(|(first, _)| *first <= number);
         let (_, position) = self.batches.get(next.checked_sub(1)?)?;
         Some((*position, number - self.first_at(next)?))
@@ -259,6 +355,7 @@ impl Session {
         if !self.in_transaction {
             self.link.producer.begin().map_err(End::Trouble)?;
             self.in_transaction = true;
+            self.begun = Some(Instant::now());
         }
         Ok(())
     }
@@ -304,6 +401,9 @@ impl Session {
             producer.commit(&store, &text, number, time)
         })?;
         (self.in_transaction, self.stored) = (false, true);
+        if let Some(begun) = self.begun.take() {
+            carried.timeout.took(begun.elapsed());
+        }
         Ok(carried.ownership.check(Some(&committed))?)
     }
 
@@ -316,27 +416,41 @@ impl Session {
         // The transaction is lost. Collecting further failures now saves attempts.
         self.link.hear();
         let failed = std::mem::take(&mut self.link.failed);
-        let too_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;
-        if let Some(first) = failed.iter().find(too_large) {
+        let too_large = |failed: &Failed| failed.error.kind == Kind::TooLarge;
+        if failed.iter().any(too_large) {
             let patience = carried.patience();
-            carried.sink.learn(&mut self.link, &first.topic, patience)?;
+            let unfit = carried.sink.learn(&mut self.link, &failed, patience)?;
+            self.leave_out_later(unfit, carried);
             return Err(End::Learned);
         }
         if let Some(unfit) = carried.verdicts.judge(&failed) {
             if unfit.is_empty() {
                 let suspects = failed.iter().filter(|one| one.error.kind == Kind::Suspect);
                 let places = suspects.filter_map(|one| self.place(one.number));
-                carried.suspected = places.filter_map(|(position, _)| position).max();
+                carried.suspects.extend(places);
+                // Only the suspects are sent alone.
+                carried.verdicts.join();
             }
-            let unfit = unfit.into_iter();
-            let placed = unfit.filter_map(|(number, reason)| Some((self.place(number)?, reason)));
-            carried.unfit.extend(placed);
+            self.leave_out_later(unfit, carried);
             return Err(End::Learned);
         }
         match failed.into_iter().next() {
             Some(first) => Err(End::Trouble(first.error)),
             None => Ok(done?),
         }
+    }
+
+    /// Lets the next sessions leave out these records (numbers and reasons).
+    fn leave_out_later(&self, unfit: Vec<(usize, String)>, carried: &mut Carried<'_>) {
+        let unfit = unfit.into_iter();
+        let placed = unfit.filter_map(|(number, reason)| Some((self.place(number)?, reason)));
+        carried.unfit.extend(placed);
+    }
+
+    /// Whether a transaction was open for so long that brokers have aborted it.
+    pub(super) fn has_timed_out(&self, carried: &Carried<'_>) -> bool {
+        let begun = self.begun.filter(|_| self.in_transaction);
+        begun.is_some_and(|begun| begun.elapsed() >= carried.timeout.current)
     }
 
     /// Aborts an open transaction because the process ends, so that readers need not wait for the next start.

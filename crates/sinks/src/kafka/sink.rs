@@ -6,7 +6,7 @@ use std::{
 };
 
 use millstream_config::Node;
-use millstream_kafka::{Connect, Error};
+use millstream_kafka::{Connect, Failed, Kind};
 use millstream_pipeline::node::Checked;
 
 use super::{
@@ -45,25 +45,51 @@ impl Kafka {
         limits
     }
 
-    /// Asks for the largest batch that a topic accepts, after the topic has refused one as too large.
+    /// Learns from records that their topic has refused as too large. Asks for the topic's limit.
+    /// Most producers may not ask (DescribeConfigs): then batches are halved until they fit.
+    /// Returns the number and the reason of each record that is too large even alone.
     pub(super) fn learn(
         &self,
         link: &mut Link,
-        topic: &str,
+        failed: &[Failed],
         patience: Duration,
-    ) -> Result<(), Halt> {
-        let asked = link.patiently(patience, |producer, _| producer.record_max(topic, patience));
-        let max = asked.map_err(|halt| match halt {
-            Halt::Failed(error) => Halt::Failed(Error::new(
-                error.kind,
-                format!(
-                    "the topic {topic} refuses a batch as too large, and its limit cannot be asked for ({error}): allow \
-                     DescribeConfigs, or set `record_max` to the topic's max.message.bytes"
-                ),
-            )),
-            stopped => stopped,
-        })?;
-        self.limits().learn(topic, max);
-        Ok(())
+    ) -> Result<Vec<(usize, String)>, Halt> {
+        let is_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;
+        let Some(first) = failed.iter().find(is_large) else {
+            return Ok(Vec::new());
+        };
+        if !self.limits().untold {
+            let topic = first.topic.as_str();
+            match link.patiently(patience, |producer, time| producer.record_max(topic, time)) {
+                Ok(max) => {
+                    self.limits().learn(topic, max);
+                    return Ok(Vec::new());
+                }
+                Err(Halt::Stopped) => return Err(Halt::Stopped),
+                Err(Halt::Failed(error)) => {
+                    self.limits().untold = true;
+                    let text = format_args!(
+                        "the topic {topic} refuses a batch as too large, and its limit cannot be asked for ({error}): batches are halved \
+                         until it accepts them; to avoid this, allow DescribeConfigs, or set `batch.size` below the topic's \
+                         max.message.bytes"
+                    );
+                    link.context.reporter.warn("too-large", text);
+                }
+            }
+        }
+        let mut limits = self.limits();
+        if failed.iter().filter(is_large).any(|failed| !failed.alone) {
+            let bytes = self.config.producer(limits.batch_max).batch_bytes;
+            limits.halve(bytes);
+        }
+        let alone = failed.iter().filter(is_large).filter(|one| one.alone);
+        let reason = |failed: &Failed| {
+            let Failed { topic, error, .. } = failed;
+            let text = format!(
+                "the topic {topic} refuses the record as too large, although it was alone in its batch (max.message.bytes): {error}"
+            );
+            (failed.number, text)
+        };
+        Ok(alone.map(reason).collect())
     }
 }

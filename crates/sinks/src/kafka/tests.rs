@@ -1,6 +1,7 @@
 mod give_up;
 mod owners;
 mod refusals;
+mod timeouts;
 
 use std::{sync::Arc, time::Duration};
 

@@ -29,6 +29,8 @@ pub(super) struct Limits {
     records: HashMap<String, usize>,
     /// The smallest of these limits. Batches of more than one record stay below it.
     pub(super) batch_max: usize,
+    /// Whether brokers do not tell the limits, so that they must be found by trial.
+    pub(super) untold: bool,
     /// When the first of these limits was learned.
     since: Option<Instant>,
 }
@@ -38,6 +40,7 @@ impl Default for Limits {
         Self {
             records: HashMap::new(),
             batch_max: usize::MAX,
+            untold: false,
             since: None,
         }
     }
@@ -54,6 +57,13 @@ impl Limits {
         };
         self.records.insert(topic.to_owned(), bytes);
         self.batch_max = self.batch_max.min(bytes);
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Learns that a batch of several records, of up to `bytes` bytes, was refused by a topic whose
+    /// limit is not known.
+    pub(super) fn halve(&mut self, bytes: usize) {
+        self.batch_max = self.batch_max.min(bytes / 2).max(1);
         self.since.get_or_insert_with(Instant::now);
     }
 

@@ -27,17 +27,15 @@ impl Verdicts {
         self.named |= failed.iter().any(|failed| of(Kind::Neighbour)(&failed));
         let suspects = failed.iter().filter(of(Kind::Suspect)).count();
         // A suspect is a bad record, or a good record in the same batch as a bad one. A suspect is certainly bad if the broker names
-        // bad records, if each record was sent alone, or if there is only one suspect.
+        // bad records, if it was sent alone, or if there is only one suspect.
         let proven = self.named || self.alone || suspects == 1;
-        self.alone |= !proven && suspects > 0;
-        let unfit = failed.iter().filter(of(Kind::Suspect)).filter(|_| proven);
-        let unfit = unfit.map(|failed| (failed.number, reason(&failed.error)));
-        (suspects > 0).then(|| unfit.collect())
-    }
-
-    /// Whether each record is sent in a separate batch.
-    pub(super) fn is_alone(&self) -> bool {
-        self.alone
+        let unfit = failed.iter().filter(of(Kind::Suspect));
+        let unfit = unfit.filter(|failed| proven || failed.alone);
+        let unfit: Vec<_> = unfit
+            .map(|failed| (failed.number, reason(&failed.error)))
+            .collect();
+        self.alone |= unfit.is_empty() && suspects > 0;
+        (suspects > 0).then_some(unfit)
     }
 
     /// Lets the next producer send records together again. Returns whether they were sent alone.
@@ -71,6 +69,7 @@ mod tests {
         let failed = kinds.map(|(number, kind)| Failed {
             number,
             topic: "t".to_owned(),
+            alone: false,
             error: Error::new(*kind, "no"),
         });
         failed.collect()

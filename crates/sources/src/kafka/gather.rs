@@ -46,6 +46,33 @@ pub(super) struct PartitionBatch {
     pub(super) rejected: Vec<(Vec<u8>, String)>,
 }
 
+impl PartitionBatch {
+    /// A batch without records. It sets the offset that a channel has for the partition.
+    pub(super) fn empty(reading: &Reading) -> Self {
+        let origin = FileOrigin {
+            file: reading.id,
+            begin: reading.next,
+            next: reading.next,
+        };
+        Self {
+            of: reading.of.clone(),
+            begin: reading.next,
+            next: reading.next,
+            rejected: Vec::new(),
+            batch: Batch {
+                tag: reading.tag.clone(),
+                plain: false,
+                encoding: Encoding::Packed,
+                body: Bytes::new(),
+                count: 0,
+                received: Time::now(),
+                values: reading.values.clone(),
+                origins: vec![Origin::File(origin)],
+            },
+        }
+    }
+}
+
 /// The batches of one poll, which are passed to the data thread together.
 #[derive(Default)]
 pub(super) struct Piece {

@@ -9,7 +9,8 @@
 //! own thread:  settled offsets -> commit
 //! ```
 //! `reader` is the source's own thread. `gather` and `decode` turn the records of one poll into batches. The batches of one poll
-//! are a piece. `start` finds where to begin a partition, `identity` makes the partition's id for a durable channel, and `progress`
+//! are a piece. `start` finds where to begin a partition, `waiting` has the partitions that have no
+//! leader, `identity` makes the partition's id for a durable channel, and `progress`
 //! is the state that both threads share.
 //!
 //! An offset is committed for the group only after everything before it is kept (with a memory channel: settled). A revoked
@@ -25,6 +26,7 @@ mod reader;
 mod start;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

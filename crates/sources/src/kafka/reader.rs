@@ -15,10 +15,9 @@ use millstream_pipeline::{
     condition::{Condition, Trouble},
     failure::Failure,
     node::SourceContext,
-    outlet::Outlet,
     threads::own_thread,
 };
-use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Time, Values};
+use millstream_record::{FileId, Values};
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
@@ -26,7 +25,8 @@ use super::{
     identity::identity,
     options::{Config, Partitions},
     progress::{Assigned, Progress},
-    start::{self, ANSWER, Known},
+    start::{self, ANSWER, Known, lowest_kept},
+    waiting::{Place, Waiting},
 };
 use crate::tagging::Tagging;
 
@@ -46,6 +46,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(5);
 /// The longest pause before a retry. The first pause is [`STEP`], and each further pause is twice as long.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long a question may take that is asked while records may be waiting to be read.
+const ASK: Duration = Duration::from_millis(200);
 
 /// The reading thread.
 pub(super) struct Reader {
@@ -56,7 +58,10 @@ pub(super) struct Reader {
     cluster: String,
     /// Raised while no broker answers.
     failing: Condition,
+    /// When to ask whether a broker answers again.
+    ask_at: Instant,
     readings: HashMap<Partition, Reading>,
+    waiting: Waiting,
     /// The number of assignments so far.
     time: u64,
     /// The last committed offsets.
@@ -95,6 +100,8 @@ impl Reader {
             config,
             client,
             failing: context.reporter.condition("kafka"),
+            ask_at: Instant::now(),
+            waiting: Waiting::new(&context.reporter),
             context,
             progress,
             cluster: String::new(),
@@ -203,13 +210,27 @@ impl Reader {
             if commit_at <= Instant::now() {
                 commit_at = Instant::now() + COMMIT;
                 let all: Vec<Partition> = self.readings.keys().cloned().collect();
-                self.commit(consumer, &all, false)?;
+                self.commit_early(consumer, &all);
             }
-            if let Some(complaint) = consumer.complaint() {
-                self.context.reporter.warn("client", complaint);
+            if self.waiting.is_due() {
+                self.begin_waiting(consumer, pieces).await?;
             }
+            self.watch(consumer);
         }
         Ok(())
+    }
+
+    /// Reports what the client complains about, and whether brokers can be reached again.
+    fn watch(&mut self, consumer: &mut dyn Consumer) {
+        if let Some(complaint) = consumer.complaint() {
+            self.context.reporter.warn("client", complaint);
+        }
+        if self.failing.holds() && self.ask_at <= Instant::now() {
+            if consumer.partitions(&self.config.topics, ASK).is_ok() {
+                self.failing.clear();
+            }
+            self.ask_at = Instant::now() + RETRY;
+        }
     }
 
     fn is_over(&self, pieces: &mpsc::Sender<Piece>) -> bool {
@@ -221,7 +242,8 @@ impl Reader {
         if self.has_new_files() {
             return true;
         }
-        let at_end = self.context.once && !numbers.is_empty() && numbers.iter().all(met);
+        let is_whole = !numbers.is_empty() && self.waiting.is_empty();
+        let at_end = self.context.once && is_whole && numbers.iter().all(met);
         at_end || self.context.stop.is_stopped() || pieces.is_closed()
     }
 
@@ -240,7 +262,7 @@ impl Reader {
     }
 
     fn pause_between_looks(&self) -> Duration {
-        if self.readings.is_empty() {
+        if self.readings.is_empty() && self.waiting.is_empty() {
             RETRY
         } else {
             LOOK_AGAIN
@@ -290,7 +312,15 @@ impl Reader {
         };
         let mut piece = gather.finish(revoked);
         match polled {
+            Polled::Records if piece.is_some() => drop(self.failing.clear()),
             Polled::Records => {}
+            Polled::Unreachable => {
+                let why = consumer.complaint();
+                let why = why.as_deref().unwrap_or("no broker can be reached");
+                self.failing
+                    .raise(Trouble::Retrying, format_args!("{why}; retrying"));
+                self.ask_at = Instant::now() + RETRY;
+            }
             Polled::End(number) => *self.ends.entry(number).or_default() += 1,
             Polled::Assigned(partitions) => {
                 let anew = self.begin(consumer, &partitions).await?;
@@ -330,9 +360,10 @@ impl Reader {
         let new = found.into_iter().filter(wanted);
         let new: Vec<_> = new
             .filter(|partition| !self.readings.contains_key(partition))
+            .filter(|partition| !self.waiting.contains(partition))
             .collect();
         if new.is_empty() {
-            if self.readings.is_empty() {
+            if self.readings.is_empty() && self.waiting.is_empty() {
                 let topics = self.config.topics.join(", ");
                 self.context
                     .reporter
@@ -348,51 +379,103 @@ impl Reader {
         Ok(())
     }
 
-    /// Begins to read partitions. Returns a batch without records for each partition whose offset in the channel must be set back.
+    /// Begins to read partitions. A partition that cannot be read yet holds up no other one.
+    /// Returns a batch without records for each partition whose offset in the channel must be set
+    /// back.
     async fn begin(
         &mut self,
         consumer: &mut dyn Consumer,
         partitions: &[Partition],
     ) -> Result<Vec<PartitionBatch>, Error> {
-        let fixed = self.config.partitions.is_some();
-        let (mut offsets, mut anew) = (Vec::new(), Vec::new());
         self.time += 1;
-        let committed = self
-            .patiently(|| consumer.committed(partitions, ANSWER))
-            .await?;
-        for (partition, committed) in partitions.iter().zip(committed) {
+        let committed = self.committed(consumer, partitions).await?;
+        self.waiting.add(partitions.iter().cloned().zip(committed));
+        let (offsets, anew) = self.find(consumer)?;
+        consumer.assign(&offsets)?;
+        self.commit_early(consumer, partitions);
+        Ok(anew)
+    }
+
+    /// Begins to read those of the waiting partitions that can be read now.
+    async fn begin_waiting(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        pieces: &mpsc::Sender<Piece>,
+    ) -> Result<(), Error> {
+        let (offsets, anew) = self.find(consumer)?;
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        consumer.assign(&offsets)?;
+        let begun: Vec<Partition> = offsets.into_iter().map(|(begun, _)| begun).collect();
+        self.commit_early(consumer, &begun);
+        if !anew.is_empty() {
+            // Fails only if the receiver is dropped.
+            let _ = pieces.send(Piece { batches: anew }).await;
+        }
+        Ok(())
+    }
+
+    /// The offset that the group has committed for each partition. It is not asked for where the
+    /// channel's offset counts: then a group without a coordinator holds up nothing.
+    async fn committed(
+        &self,
+        consumer: &mut dyn Consumer,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<u64>>, Error> {
+        let is_kept = |partition| {
             let id = identity(&self.cluster, partition);
+            lowest_kept(&self.context.outlet, id).is_some()
+        };
+        if self.config.partitions.is_some() && partitions.iter().all(is_kept) {
+            return Ok(vec![None; partitions.len()]);
+        }
+        self.patiently(|| consumer.committed(partitions, ANSWER))
+            .await
+    }
+
+    /// Finds where the waiting partitions begin. Returns the offset of each partition that can be
+    /// read now, and a batch without records for each partition whose offset in the channel must be
+    /// set back.
+    fn find(
+        &mut self,
+        consumer: &mut dyn Consumer,
+    ) -> Result<(Vec<(Partition, u64)>, Vec<PartitionBatch>), Error> {
+        let (fixed, rule) = (self.config.partitions.is_some(), self.config.start);
+        let (cluster, outlet) = (&self.cluster, &self.context.outlet);
+        let known = |(partition, committed): &Place| Known {
+            committed: *committed,
+            kept: lowest_kept(outlet, identity(cluster, partition)),
+            fixed,
+        };
+        let find = |consumer: &mut dyn Consumer, place: &Place, answer| {
+            start::find(consumer, &place.0, known(place), rule, answer)
+        };
+        let found = self.waiting.find(consumer, self.context.once, find)?;
+        let (mut offsets, mut anew) = (Vec::new(), Vec::new());
+        let with_known = |(place, begin): (Place, _)| (known(&place), place.0, begin);
+        let found: Vec<_> = found.into_iter().map(with_known).collect();
+        for (known, partition, begin) in found {
+            let id = identity(&self.cluster, &partition);
             let marks = self.context.outlet.file_marks(id);
-            let kept = lowest_kept(&self.context.outlet, id);
-            let known = Known {
-                committed,
-                kept,
-                fixed,
-            };
-            let rule = self.config.start;
-            let begin = self
-                .patiently(|| start::find(consumer, partition, known, rule))
-                .await?;
             if let Some(warning) = begin.warning {
                 self.context.reporter.error("offset", warning);
             }
-            let reading = self.reading(partition, id, begin.offset, marks);
+            let reading = self.reading(&partition, id, begin.offset, marks);
             self.progress.assign(reading.of.clone(), begin.offset);
             if begin.anew {
-                anew.push(empty_batch(&reading));
+                anew.push(PartitionBatch::empty(&reading));
             }
             if known.offset() != Some(begin.offset) {
                 // Commit the offset, so that the result of `start` still holds after a crash.
-                self.committed.remove(partition);
+                self.committed.remove(&partition);
             } else {
                 self.committed.insert(partition.clone(), begin.offset);
             }
             self.readings.insert(partition.clone(), reading);
-            offsets.push((partition.clone(), begin.offset));
+            offsets.push((partition, begin.offset));
         }
-        consumer.assign(&offsets)?;
-        self.commit(consumer, partitions, false)?;
-        Ok(anew)
+        Ok((offsets, anew))
     }
 
     /// Retries until a broker answers, or the source stops.
@@ -479,9 +562,19 @@ impl Reader {
                 self.progress.unassign(&reading.of);
             }
             self.committed.remove(partition);
+            self.waiting.remove(partition);
         }
         self.ends.clear();
         Ok(())
+    }
+
+    /// Commits the settled offsets of these partitions before the end. A failure costs nothing but
+    /// a repeat after a restart.
+    fn commit_early(&mut self, consumer: &mut dyn Consumer, partitions: &[Partition]) {
+        if let Err(error) = self.commit(consumer, partitions, false) {
+            let text = format_args!("cannot commit: {error}; retrying");
+            self.context.reporter.warn("commit", text);
+        }
     }
 
     /// Commits the settled offsets of these partitions. Without `wait`, leaves out offsets that are already committed. With
@@ -502,40 +595,5 @@ impl Reader {
         consumer.commit(&offsets, wait)?;
         self.committed.extend(offsets);
         Ok(())
-    }
-}
-
-/// The lowest offset that the channels of an outlet have for a partition. None if one of the channels is not durable or does not
-/// know the partition.
-fn lowest_kept(outlet: &Outlet, id: FileId) -> Option<u64> {
-    let origins = outlet.file_origins()?.into_iter();
-    origins
-        .filter(|(file, _)| *file == id)
-        .map(|(_, next)| next)
-        .next()
-}
-
-/// A batch without records. It sets the offset that a channel has for the partition.
-fn empty_batch(reading: &Reading) -> PartitionBatch {
-    let origin = FileOrigin {
-        file: reading.id,
-        begin: reading.next,
-        next: reading.next,
-    };
-    PartitionBatch {
-        of: reading.of.clone(),
-        begin: reading.next,
-        next: reading.next,
-        rejected: Vec::new(),
-        batch: Batch {
-            tag: reading.tag.clone(),
-            plain: false,
-            encoding: Encoding::Packed,
-            body: bytes::Bytes::new(),
-            count: 0,
-            received: Time::now(),
-            values: reading.values.clone(),
-            origins: vec![Origin::File(origin)],
-        },
     }
 }

@@ -13,6 +13,8 @@
 use std::time::Duration;
 
 use millstream_kafka::{Consumer, Error, Partition};
+use millstream_pipeline::outlet::Outlet;
+use millstream_record::FileId;
 
 use super::options::Start;
 
@@ -41,6 +43,16 @@ impl Known {
     }
 }
 
+/// The lowest offset that the channels of an outlet have for a partition. None if one of the
+/// channels is not durable or does not know the partition.
+pub(super) fn lowest_kept(outlet: &Outlet, id: FileId) -> Option<u64> {
+    let origins = outlet.file_origins()?.into_iter();
+    origins
+        .filter(|(file, _)| *file == id)
+        .map(|(_, next)| next)
+        .next()
+}
+
 /// Where a partition begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Begin {
@@ -52,24 +64,25 @@ pub(super) struct Begin {
     pub(super) anew: bool,
 }
 
-/// Finds where a partition begins.
+/// Finds where a partition begins. `answer`: how long a broker may take to answer.
 pub(super) fn find(
     consumer: &mut dyn Consumer,
     partition: &Partition,
     known: Known,
     start: Start,
+    answer: Duration,
 ) -> Result<Begin, Error> {
-    let (low, high) = consumer.bounds(partition, ANSWER)?;
+    let (low, high) = consumer.bounds(partition, answer)?;
     let (offset, found) = match (known.offset(), start) {
         (Some(offset), _) => (offset, true),
         (None, Start::Beginning) => (low, false),
         (None, Start::End) => (high, false),
-        (None, Start::Time(time)) => (consumer.offset_at(partition, time, ANSWER)?, false),
+        (None, Start::Time(time)) => (consumer.offset_at(partition, time, answer)?, false),
     };
     // If a transaction is open, `high` lies before its records, and the end of the partition lies after them. A known offset
     // between the two may come from a reset of the group's offsets, or from a reader of uncommitted records.
     let end = if found && offset > high {
-        consumer.end(partition, ANSWER)?
+        consumer.end(partition, answer)?
     } else {
         high
     };

@@ -153,6 +153,100 @@ fn a_broker_that_refuses_immediately_is_not_asked_in_a_tight_loop() {
 }
 
 #[test]
+fn a_partition_without_a_leader_holds_up_no_other_and_is_read_once_it_has_one() {
+    type Change = fn(&Broker, bool);
+    let leaderless: Change = |broker, well| broker.set_leader("b", well);
+    let silent: Change = |broker, well| broker.set_answers("b", well);
+    for fault in [leaderless, silent] {
+        for partitions in ["", r#", "partitions": "all""#] {
+            let broker = Broker::default();
+            put(&broker, "a", &["1"]);
+            put(&broker, "b", &["2"]);
+            fault(&broker, false);
+            let downstream = Downstream::durable();
+            let options = format!(r#""topics": ["a", "b"]{partitions}"#);
+            let running = start(&broker, &options, &downstream, false);
+            rig::until("the topic with a leader", || {
+                messages(&downstream.batches()) == ["1"]
+            });
+            put(&broker, "a", &["3"]);
+            rig::until("its next record", || downstream.batches().len() == 2);
+            fault(&broker, true);
+            rig::until("the other topic", || downstream.batches().len() == 3);
+            running.stop();
+            assert_eq!(messages(&downstream.batches()), ["1", "3", "2"]);
+        }
+    }
+}
+
+#[test]
+fn a_run_to_the_end_waits_for_partitions_without_a_leader() {
+    let broker = Broker::default();
+    put(&broker, "a", &["1"]);
+    put(&broker, "b", &["2"]);
+    broker.set_leader("b", false);
+    let downstream = Downstream::memory();
+    let running = start(&broker, r#""topics": ["a", "b"]"#, &downstream, true);
+    std::thread::sleep(Duration::from_millis(1500));
+    broker.set_leader("b", true);
+    running.ended().unwrap();
+    assert_eq!(messages(&downstream.batches()), ["1", "2"]);
+}
+
+#[test]
+fn a_partition_that_is_revoked_while_it_has_no_leader_is_not_read_later() {
+    let broker = Broker::default();
+    put(&broker, "a", &["1"]);
+    put(&broker, "b", &["2"]);
+    broker.set_leader("b", false);
+    let downstream = Downstream::memory();
+    let running = start(&broker, r#""topics": ["a", "b"]"#, &downstream, false);
+    rig::until("the first record", || downstream.batches().len() == 1);
+    let partitions = vec![partition("b")];
+    broker.rebalance(Polled::Revoked {
+        partitions,
+        lost: false,
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    broker.set_leader("b", true);
+    std::thread::sleep(Duration::from_millis(1500));
+    running.stop();
+    assert_eq!(messages(&downstream.batches()), ["1"]);
+}
+
+/// The coordinator of the group may be one of the brokers that are down.
+#[test]
+fn fixed_partitions_need_no_coordinator_where_the_channel_knows_the_offsets() {
+    let broker = Broker::default();
+    put(&broker, "a", &["1"]);
+    let options = r#""topics": ["a"], "partitions": "all""#;
+    let downstream = Downstream::durable();
+    run_once(&broker, options, &downstream);
+    broker.refuse_offsets();
+    put(&broker, "a", &["2"]);
+    run_once(&broker, options, &downstream);
+    assert_eq!(messages(&downstream.batches()), ["1", "2"]);
+}
+
+#[test]
+fn brokers_that_cannot_be_reached_raise_a_condition_and_end_nothing() {
+    let broker = Broker::default();
+    put(&broker, "a", &["1"]);
+    let downstream = Downstream::memory();
+    let running = start(&broker, r#""topics": ["a"]"#, &downstream, false);
+    rig::until("the first record", || downstream.batches().len() == 1);
+    broker.rebalance(Polled::Unreachable);
+    let conditions = || running.reporter.conditions();
+    rig::until("a condition", || conditions().len() == 1);
+    // Nothing is read, and brokers answer.
+    rig::until("no condition", || conditions().is_empty());
+    put(&broker, "a", &["2"]);
+    rig::until("the second record", || downstream.batches().len() == 2);
+    running.stop();
+    assert_eq!(messages(&downstream.batches()), ["1", "2"]);
+}
+
+#[test]
 fn unsettled_records_are_not_committed() {
     let broker = Broker::default();
     put(&broker, "a", &["1", "2"]);

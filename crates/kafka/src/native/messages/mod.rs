@@ -97,9 +97,11 @@ impl Request for SaslAuthenticate<'_> {
     }
 }
 
-/// Requests brokers and topics. A topic that does not exist is created if the broker's settings say so.
+/// Requests brokers and topics.
 pub(super) struct Metadata<'a> {
     pub(super) topics: &'a [String],
+    /// Whether a topic that does not exist is created if the broker's settings say so.
+    pub(super) creates: bool,
 }
 
 pub(super) struct Cluster {
@@ -129,7 +131,7 @@ impl Request for Metadata<'_> {
             out.string(topic);
         }
         // allow_auto_topic_creation
-        out.i8(1);
+        out.i8(self.creates.into());
     }
 
     fn read(_: i16, answer: &mut Take<'_>) -> Option<Cluster> {
