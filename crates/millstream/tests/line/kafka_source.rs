@@ -1,6 +1,8 @@
 //! The source `kafka` against a real broker. Records keep their contents, rebalances and kills lose nothing, and fixed
 //! partitions with a disk channel also duplicate nothing.
 
+mod cluster;
+
 use std::{
     collections::BTreeMap,
     fs,

@@ -1,12 +1,15 @@
-//! A Kafka broker in KRaft mode, alone and with short timeouts. Its jars come from Maven Central.
+//! Kafka brokers in KRaft mode, alone or as a cluster, with short timeouts. Their jars come from
+//! Maven Central.
 
 use std::{
     fmt::Write as _,
     fs,
     io::Write as _,
     net::Ipv4Addr,
+    panic::resume_unwind,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
 };
 
 use super::{
@@ -18,11 +21,11 @@ use super::{
 /// The id of a cluster: any 16 bytes in base64.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
 
-/// The properties of every broker. Each broker is the only one of its cluster. A killed broker can register again after 3 s (with
+/// The properties of every broker, for one that is the only one of its cluster. A killed broker can
+/// register again after 3 s (with
 /// a shorter timeout, a busy machine would miss heartbeats). An open transaction is aborted within a second after its timeout.
 const PROPERTIES: &str = "\
 process.roles=broker,controller
-node.id=1
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
@@ -39,6 +42,20 @@ group.min.session.timeout.ms=1000
 log.message.timestamp.after.max.ms=9223372036854775807
 log.message.timestamp.before.max.ms=9223372036854775807
 log.retention.ms=-1
+";
+
+/// What differs in a cluster of three. A topic survives the loss of one broker, and then accepts
+/// records. Two partitions of each internal topic lie on each broker.
+const IN_CLUSTER: &str = "\
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+offsets.topic.num.partitions=6
+transaction.state.log.num.partitions=6
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+controller.quorum.election.timeout.ms=500
+controller.quorum.fetch.timeout.ms=1000
 ";
 
 /// The user and the password of brokers with SASL.
@@ -77,8 +94,27 @@ impl Broker {
     /// # Panics
     /// If it does not start.
     pub fn start_with(directory: &Path, with: Listeners<'_>, properties: &[&str]) -> Self {
-        let (port, secure_port, controller) = (free_port(), free_port(), free_port());
+        Self::start_member(directory, with, properties, 1, &[free_port()])
+    }
+
+    /// Starts the broker `id` of a cluster whose members have these ports for their controllers.
+    fn start_member(
+        directory: &Path,
+        with: Listeners<'_>,
+        properties: &[&str],
+        id: usize,
+        controllers: &[u16],
+    ) -> Self {
+        let (port, secure_port) = (free_port(), free_port());
+        let controller = controllers[id - 1];
+        let voters = (1..).zip(controllers);
+        let voters: Vec<_> = voters
+            .map(|(id, port)| format!("{id}@127.0.0.1:{port}"))
+            .collect();
         let mut text = PROPERTIES.to_owned();
+        if controllers.len() > 1 {
+            text.push_str(IN_CLUSTER);
+        }
         for line in properties {
             let _ = writeln!(text, "{line}");
         }
@@ -91,8 +127,9 @@ impl Broker {
         }
         let _ = write!(
             text,
-            "controller.quorum.voters=1@127.0.0.1:{controller}\nadvertised.listeners={listeners}\n\
+            "node.id={id}\ncontroller.quorum.voters={}\nadvertised.listeners={listeners}\n\
              listeners={listeners},CONTROLLER://127.0.0.1:{controller}\nlog.dirs={}\n",
+            voters.join(","),
             data.display()
         );
         let config = directory.join("server.properties");
@@ -235,6 +272,52 @@ impl Broker {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "kcat: {errors}");
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+/// A cluster of three brokers, each of which is also a controller.
+pub struct Cluster {
+    brokers: Vec<Broker>,
+}
+
+impl Cluster {
+    /// Starts three brokers that keep their data in subdirectories of `directory`.
+    ///
+    /// # Panics
+    /// If they do not start.
+    pub fn start(directory: &Path) -> Self {
+        let controllers = [free_port(), free_port(), free_port()];
+        // A broker opens its ports only when a majority of the controllers runs.
+        let brokers = thread::scope(|scope| {
+            let starting = [1, 2, 3].map(|id| {
+                let directory = directory.join(format!("broker-{id}"));
+                fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("{error}"));
+                scope.spawn(move || {
+                    let with = Listeners::default();
+                    Broker::start_member(&directory, with, &[], id, &controllers)
+                })
+            });
+            let started = starting.map(|thread| thread.join());
+            started.map(|broker| broker.unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        let mut brokers = Vec::from(brokers);
+        for broker in &mut brokers {
+            broker.wait_ready();
+        }
+        Self { brokers }
+    }
+
+    /// The addresses of all brokers.
+    pub fn addresses(&self) -> Vec<String> {
+        self.brokers.iter().map(Broker::address).collect()
+    }
+
+    /// The broker with this index.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn broker(&mut self, index: usize) -> &mut Broker {
+        &mut self.brokers[index]
     }
 }
 
