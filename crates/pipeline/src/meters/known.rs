@@ -193,6 +193,7 @@ pub const KNOWN: &[Known] = &[
     counter("lines_garbled", "Lines that are not valid in their encoding."),
     counter("writes_refused", "Writes below the mount that were refused."),
     counter("copies_failed", "Copies of a rule of fuse that failed."),
+    size("recent_bytes", "Bytes on the disk that keep what was written to the mount readable."),
     bytes("copied_bytes", "Bytes of copies within the mount, which are not shipped again."),
     counter("restarts", "Starts of journalctl after the first one."),
 

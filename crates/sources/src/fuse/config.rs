@@ -10,8 +10,9 @@ use serde::Deserialize;
 use super::{
     cutter::{Boundaries, Framing},
     filter::Filter,
+    recent::Limits,
     rules::{CopyPath, NAMES, Rule, Rules, directories_of, patterns},
-    tree::{Owner, Recent},
+    tree::Owner,
 };
 use crate::{
     framing::{LINE_MAX, LINE_MAX_LARGEST, TooLong},
@@ -44,7 +45,7 @@ pub(super) struct Config {
     /// `block: 30s` waits for this time and then returns ENOSPC, `fail` waits for one second and then returns ENOSPC.
     #[serde(default)]
     when_full: WhenFullConfig,
-    /// Amount of written data that can be read back (`tail -f`).
+    /// Amount of written data that can be read back, also after a restart.
     #[serde(default)]
     recent: RecentConfig,
     /// Lets other users access the mount. Without root this needs `user_allow_other` in /etc/fuse.conf.
@@ -112,18 +113,29 @@ struct RewriteConfig {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RecentConfig {
-    /// Number of bytes at the end of each file that can be read back.
+    /// Number of bytes at the end of each file that can be read back. Older bytes read as zeros. `0` keeps nothing.
     file: Size,
-    /// Largest number of bytes for all files together. Beyond it, the files that were written longest ago can no longer be read.
+    /// Largest number of bytes for all files together, in `data_dir`. Beyond it, the files that were written or read longest
+    /// ago read as zeros.
     all: Size,
 }
 
 impl Default for RecentConfig {
     fn default() -> Self {
         Self {
-            file: Size::bytes(64 << 10),
-            all: Size::mib(16),
+            file: Size::gib(1),
+            all: Size::gib(4),
         }
+    }
+}
+
+impl RecentConfig {
+    fn limits(self) -> Option<Limits> {
+        let limits = Limits {
+            file: self.file.as_bytes().min(self.all.as_bytes()),
+            all: self.all.as_bytes(),
+        };
+        (limits.file > 0).then_some(limits)
     }
 }
 
@@ -200,7 +212,8 @@ pub(super) struct Options {
     pub mount: PathBuf,
     pub rules: Rules,
     pub when_full: WhenFull,
-    pub recent: Recent,
+    /// `None` if nothing can be read back.
+    pub recent: Option<Limits>,
     pub allow_other: bool,
     pub owner: Owner,
 }
@@ -248,10 +261,7 @@ pub(super) fn check(node: &Node) -> Checked<Options> {
             default: Arc::new(default),
         },
         when_full: config.when_full.into(),
-        recent: Recent {
-            file: config.recent.file.as_usize(),
-            all: config.recent.all.as_usize(),
-        },
+        recent: config.recent.limits(),
         allow_other: config.allow_other,
         owner: Owner {
             uid: config.uid,

@@ -14,6 +14,7 @@
 //!   lines are joined into records, `quiet.rs` sends the last record after a pause.
 //! - Names: `tree/` holds the names of the mount in memory. `below.rs` accesses the plain directory below the mount, that is, the
 //!   directory that the mount hides. `follow.rs` ships the files in that directory.
+//! - Reading: `recent/` keeps what was written readable, also after a restart.
 //! - Rules: `config.rs`, `rules.rs`, `filter.rs`. Copies of records: `tee.rs` writes them to a file, `exec.rs` to a command.
 //!
 //! If the source sends to a durable channel, written bytes are kept when `write` returns, and durable when `fsync` returns. A
@@ -38,6 +39,7 @@ mod parcel;
 mod patience;
 mod process;
 mod quiet;
+mod recent;
 mod rules;
 mod run;
 mod session;

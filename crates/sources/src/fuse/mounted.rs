@@ -3,8 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
-use std::sync::Arc;
+use std::{cell::Cell, ops::Range, sync::Arc};
 
+use bytes::Bytes;
 use millstream_record::{Buffer, Time};
 use millstream_sys::fuse::Device;
 use millstream_wire::fuse::{self, Header, Operation, WRITE_DATA_AT, open_flag};
@@ -18,9 +19,10 @@ use super::{
     open_files::OpenFiles,
     parcel::Parcel,
     patience::Patience,
-    process::process_of,
+    process::{is_shred, process_of},
+    recent::{Spill, mask},
     shipper::Shipper,
-    tree::WriteKind,
+    tree::{CopyState, Suspicion, WriteKind},
     waiting::{SOON, Waiting},
 };
 
@@ -34,6 +36,8 @@ const APPEND: u32 = 0o2_000;
 /// With direct I/O the kernel sends each write immediately and does not merge it with others. So the boundaries of writes are
 /// known, and the error of a write is returned to its writer.
 const OPENED: u32 = open_flag::DIRECT_IO | open_flag::NO_FLUSH;
+/// Larger writes go into the spill of their file while the channel keeps them, so that they take no longer. They are not copied.
+const BEHIND_BYTES_MIN: usize = 256 << 10;
 
 /// The state that the sessions of one mount share.
 pub(super) struct Mounted {
@@ -72,11 +76,18 @@ pub(super) struct BegunWrite {
 )]
 enum Stage {
     /// The records are cut. Holds the file's [`Turn`], if the file needs one.
-    Cut(Parcel, Option<Turn>),
+    Cut(Cut, Option<Turn>),
     /// Another task has the file's turn, so the write must wait for it. Holds the whole request.
     Queued(Buffer),
-    /// The write is a part of a copy of another file in the mount. Its bytes were already shipped from that file.
-    Copy,
+}
+
+/// A write whose records are cut.
+struct Cut {
+    offset: u64,
+    /// `None` if the write is a part of a copy of another file in the mount. Its bytes were already shipped from that file.
+    parcel: Option<Parcel>,
+    /// The data that are still to be written into the spill of the file.
+    behind: Option<(Arc<Spill>, [Bytes; 2])>,
 }
 
 impl Mounted {
@@ -153,14 +164,13 @@ impl Mounted {
 
     /// Opens a file. Returns its handle.
     fn add(&self, node: u64, flags: u32) -> Result<u64, Errno> {
-        let path = {
-            let mut tree = self.names.tree();
+        let path = self.names.change(|tree| {
             tree.open(node)?;
             if flags & TRUNCATE != 0 {
                 tree.resize(node, 0, Time::now())?;
             }
-            tree.path(node).unwrap_or_default()
-        };
+            Ok(tree.path(node).unwrap_or_default())
+        })?;
         Ok(self.files.add(if flags & ACCESS_MODE == 0 {
             OpenFile::to_read(&self.shipper, node)
         } else {
@@ -177,10 +187,7 @@ impl Mounted {
     ) -> Result<BegunWrite, Errno> {
         let file = self.files.get(write.handle)?;
         let stage = match file.try_turn() {
-            Ok(turn) => match self.cut(write, &file, buffer)? {
-                Some(parcel) => Stage::Cut(parcel, turn),
-                None => Stage::Copy,
-            },
+            Ok(turn) => Stage::Cut(self.cut(write, &file, buffer)?, turn),
             Err(_) => Stage::Queued(buffer.take().ok_or(Errno::IO)?),
         };
         Ok(BegunWrite { file, write, stage })
@@ -191,64 +198,101 @@ impl Mounted {
     pub(super) async fn finish_write(&self, begun: BegunWrite) -> Result<u32, Errno> {
         let BegunWrite { file, write, stage } = begun;
         let patience = Patience::of_write(self.shipper.options.when_full);
+        // The offset of the write, once its data are cut.
+        let place = Cell::new(None);
         let send = async {
-            let (parcel, _turn) = match stage {
-                Stage::Cut(parcel, turn) => (parcel, turn),
+            let (cut, _turn) = match stage {
+                Stage::Cut(cut, turn) => (cut, turn),
                 Stage::Queued(buffer) => {
                     let turn = file.turn().await;
-                    match self.cut(write, &file, &mut Some(buffer))? {
-                        Some(parcel) => (parcel, turn),
-                        None => return Ok(write.size),
-                    }
+                    (self.cut(write, &file, &mut Some(buffer))?, turn)
                 }
-                Stage::Copy => return Ok(write.size),
             };
-            let accepted = file.send(parcel, patience).await?;
+            place.set(Some(cut.offset));
+            let accepted = self.send(&file, cut, patience).await?;
             if write.flags & DSYNC != 0 {
                 file.sync().await?;
             }
-            Ok(u32::try_from(accepted).unwrap_or(write.size))
+            Ok(accepted.map_or(write.size, |bytes| {
+                u32::try_from(bytes).unwrap_or(write.size)
+            }))
         };
         let sent = tokio::select! {
             biased;
             sent = send => sent,
             () = self.given_up(write.header, write.number) => Err(Errno::INTR),
         };
+        if let Some(offset) = place.get() {
+            let accepted = sent.unwrap_or(0);
+            self.names.ended(file.node(), offset, accepted, write.size);
+        }
         if patience.has_limit() && sent == Err(Errno::NOSPC) {
             self.shipper.meters.refused.add(1);
         }
         sent
     }
 
-    /// Notes a write in the tree and cuts its data into records. Returns `None` if the write is a part of a copy within the mount.
+    /// Sends the records of a write. Meanwhile, its data go into the spill of the file. Returns the number of bytes that were
+    /// accepted. `None` stands for all bytes.
+    async fn send(
+        &self,
+        file: &OpenFile,
+        cut: Cut,
+        patience: Patience,
+    ) -> Result<Option<usize>, Errno> {
+        let Some(parcel) = cut.parcel else {
+            return Ok(None);
+        };
+        let mut behind = None;
+        if let Some((spill, parts)) = cut.behind {
+            let mut offset = cut.offset;
+            for part in parts {
+                let bytes = part.len() as u64;
+                behind = spill.write_behind(offset, part).await;
+                offset += bytes;
+            }
+        }
+        let accepted = file.send(parcel, patience).await?;
+        // With a durable channel, the data survive SIGKILL, too.
+        if self.shipper.durable
+            && let Some(written) = behind
+        {
+            let _ = written.await;
+        }
+        Ok(Some(accepted))
+    }
+
+    /// Notes the write in the tree, and cuts its data into records. They have none if the write is a part of a copy within the mount.
     fn cut(
         &self,
         write: Write,
         file: &OpenFile,
         buffer: &mut Option<Buffer>,
-    ) -> Result<Option<Parcel>, Errno> {
+    ) -> Result<Cut, Errno> {
         let masked = file.rule()?.filters();
         let mut stream = file.stream()?;
         let start = HEADROOM + WRITE_DATA_AT;
         let data = start..start + write.size as usize;
         let written = buffer.as_ref().and_then(|buffer| buffer.get(data.clone()));
         let written = written.ok_or(Errno::IO)?;
-        let writer = write.header.thread;
-        let is_writer = |thread| {
-            thread == writer
-                || process_of(thread).is_some_and(|process| process_of(writer) == Some(process))
-        };
-        let mut tree = self.names.tree();
-        // The kernel's size of the file may be older (`alias.rs`).
-        let offset = match write.flags & APPEND {
-            0 => write.offset,
-            _ => tree.attributes(file.node())?.size,
-        };
-        let now = Time::now();
-        let kind = tree.write(file.node(), offset, written, masked, is_writer, now)?;
-        drop(tree);
+        let (kind, offset, spill) = self.judge(write, file.node(), written)?;
+        let is_behind = kind == WriteKind::New && !masked && data.len() >= BEHIND_BYTES_MIN;
+        if let Some(spill) = spill.as_ref().filter(|_| !is_behind) {
+            match masked {
+                true => spill.write(offset, &mask(written)),
+                false => spill.write(offset, written),
+            }
+        }
         if kind == WriteKind::New {
-            return stream.write(buffer, data, writer).map(Some);
+            let ended = |_: &_| self.names.ended(file.node(), offset, 0, write.size);
+            let parcel = stream.write(buffer, data.clone(), write.header.thread);
+            let parcel = parcel.inspect_err(ended)?;
+            let behind = spill.filter(|_| is_behind);
+            return Ok(Cut {
+                offset,
+                behind: behind.map(|spill| (spill, rest(&parcel, buffer, data))),
+                parcel: Some(parcel),
+            });
         }
         if kind == WriteKind::CopyBegins {
             let text = format_args!(
@@ -258,7 +302,41 @@ impl Mounted {
             self.shipper.context.reporter.info("copy", text);
         }
         self.shipper.meters.copied.add(data.len() as u64);
-        Ok(None)
+        Ok(Cut {
+            offset,
+            parcel: None,
+            behind: None,
+        })
+    }
+
+    /// Begins a write in the tree, and finds out whether it is a part of a copy. Also returns the offset of the write, and the spill
+    /// of the file.
+    fn judge(
+        &self,
+        write: Write,
+        node: u64,
+        data: &[u8],
+    ) -> Result<(WriteKind, u64, Option<Arc<Spill>>), Errno> {
+        let writer = write.header.thread;
+        let is_writer = |thread| {
+            thread == writer
+                || process_of(thread).is_some_and(|process| process_of(writer) == Some(process))
+        };
+        let mut tree = self.names.tree();
+        let suspicion = tree.judge(node, write.offset, data, is_writer)?;
+        let (size, spill) = tree.content(node)?;
+        let is_appended = write.flags & APPEND != 0;
+        let offset = tree.begin_write(node, write.offset, data.len() as u64, is_appended)?;
+        drop(tree);
+        if offset < size && is_shred(writer) {
+            return Ok((WriteKind::Shred, offset, spill));
+        }
+        // Usually the state is known already.
+        if let Suspicion::None(CopyState::No) = suspicion {
+            return Ok((WriteKind::New, offset, spill));
+        }
+        let copy = suspicion.resolve(offset, data);
+        Ok((self.names.tree().judged(node, copy)?, offset, spill))
     }
 
     /// FSYNC: syncs everything that was written to a file through any of its handles.
@@ -283,7 +361,7 @@ impl Mounted {
         let Some(file) = self.files.remove(handle) else {
             return;
         };
-        self.names.tree().close(file.node());
+        self.names.closed(file.node(), file.rule().is_ok());
         if file.finish().await.is_err() {
             let text = if self.shipper.durable {
                 "the last bytes of a closed file cannot be passed on now; they are sent after the next start"
@@ -298,4 +376,20 @@ impl Mounted {
         let Header { unique, thread, .. } = header;
         self.waiting.given_up(unique, number, thread).await;
     }
+}
+
+/// The data of a write, after its records were cut. If the batch has taken the buffer, the data are the end of the batch and the
+/// unfinished bytes.
+fn rest(parcel: &Parcel, buffer: &Option<Buffer>, data: Range<usize>) -> [Bytes; 2] {
+    if let Some(written) = buffer.as_ref().and_then(|buffer| buffer.get(data.clone())) {
+        return [Bytes::copy_from_slice(written), Bytes::new()];
+    }
+    let whole = data.len() - parcel.unfinished.len();
+    let body = parcel.batch.as_ref().map(|batch| batch.body.clone());
+    let body = body.unwrap_or_default();
+    let begin = body.len().saturating_sub(whole);
+    [
+        body.slice(begin..),
+        Bytes::copy_from_slice(&parcel.unfinished),
+    ]
 }

@@ -1,4 +1,7 @@
-//! Answers requests about names and attributes, and requests to read. The tree in memory has all answers, so no request waits.
+//! Answers requests about names and attributes, and requests to read.
+//!
+//! The tree in memory has all answers, so only a read of data that are not in memory waits. After a change of the tree, the spills
+//! (`recent/`) follow it before the request is answered, and outside the tree's lock.
 
 use std::{
     ffi::OsStr,
@@ -15,7 +18,7 @@ use rustix::io::Errno;
 use super::{
     alias::node_of,
     below::Below,
-    tree::{DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Tree, Who},
+    tree::{Change, DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Tree, Who},
 };
 
 /// How long the kernel may cache an answer, in seconds; names of files are not cached. The kernel requests all changes to the tree, with one exception: the tree
@@ -31,6 +34,9 @@ const CAPABILITIES: u32 = capability::ATOMIC_O_TRUNC
     | capability::HANDLE_KILLPRIV_V2;
 /// `fallocate(2)`: do not change the size of the file.
 const KEEP_SIZE: u32 = 1;
+/// `lseek(2)`: seeks the next data (SEEK_DATA) or the next hole (SEEK_HOLE).
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
 /// The operation LINK. It is refused, because a file must have only one path, which determines its rule.
 const HARD_LINK: u32 = 13;
 /// The blocks that `statfs` reports if no next channel has a limit.
@@ -61,6 +67,84 @@ impl Namespace {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes the tree. The spills follow before this returns.
+    pub(super) fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Tree) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut tree = self.tree();
+        let changed = change(&mut tree);
+        let changes = tree.take_changes();
+        drop(tree);
+        for change in changes {
+            match change {
+                Change::Head(node, spill) => spill.save(|| self.tree().head(node)),
+                Change::Size(size, spill) => spill.resize(size),
+            }
+        }
+        changed
+    }
+
+    /// Notes that a write of `bytes` bytes at `offset` has ended, and that `accepted` of them were accepted. The others cannot be
+    /// read back.
+    pub(super) fn ended(&self, node: u64, offset: u64, accepted: u32, bytes: u32) {
+        let end = offset + u64::from(accepted);
+        let mut tree = self.tree();
+        let (size, is_last) = tree.end_write(node, end, accepted > 0, Time::now());
+        let content = tree.content(node);
+        drop(tree);
+        if accepted < bytes
+            && let Ok((_, Some(spill))) = content
+        {
+            match is_last {
+                true => spill.fit(size),
+                false => spill.erase(size.max(end), offset + u64::from(bytes)),
+            }
+        }
+    }
+
+    /// Notes that an open file was closed.
+    pub(super) fn closed(&self, node: u64, was_writer: bool) {
+        let mut tree = self.tree();
+        tree.close(node);
+        let spill = tree.content(node).ok().and_then(|(_, spill)| spill);
+        let head = tree.head(node);
+        drop(tree);
+        if was_writer && let Some((spill, (_, written))) = spill.zip(head) {
+            spill.stamp(written);
+        }
+    }
+
+    /// READ. Data that are not held read as zeros.
+    pub(super) async fn read(&self, header: Header, offset: u64, bytes: u32) -> Body {
+        let content = {
+            let mut tree = self.tree();
+            tree.was_read(header.node, header.thread);
+            tree.content(header.node)
+        };
+        let (size, spill) = content?;
+        let bytes = size.saturating_sub(offset).min(u64::from(bytes));
+        let bytes = usize::try_from(bytes).map_err(|_| Errno::INVAL)?;
+        match spill {
+            Some(spill) => spill.read(offset, bytes).await,
+            None => Ok(vec![0; bytes]),
+        }
+    }
+
+    /// LSEEK, which asks for data and holes.
+    fn seek(&self, node: u64, offset: u64, whence: u32) -> Body {
+        let (size, spill) = self.tree().content(node)?;
+        let found = match (spill, whence) {
+            (Some(spill), SEEK_DATA | SEEK_HOLE) => {
+                spill.seek(size, offset, whence == SEEK_DATA)?
+            }
+            (None, SEEK_HOLE) if offset < size => offset,
+            (None, SEEK_DATA | SEEK_HOLE) => return Err(Errno::NXIO),
+            _ => return Err(Errno::INVAL),
+        };
+        Ok(fuse::sought(found).to_vec())
+    }
+
     /// Handles FORGET and BATCH_FORGET. The kernel expects no answer to them.
     pub(super) fn forget(&self, node: u64, operation: Operation<'_>) {
         let mut tree = self.tree();
@@ -75,8 +159,8 @@ impl Namespace {
         }
     }
 
-    /// The answer to INIT, to a read, or to a request about names (except LOOKUP), attributes or the file system. None of these needs
-    /// an open file.
+    /// The answer to INIT, or to a request about names (except LOOKUP), attributes, holes or the file system. None of these needs an
+    /// open file.
     /// The answer to any other request is ENOSYS.
     /// `space` is the (used, limit) of the space for what is written, in bytes.
     pub(super) fn answer(
@@ -101,7 +185,7 @@ impl Namespace {
                 made(Ok(directory))
             }
             Operation::Unlink { name } => {
-                self.tree().unlink(node, name, Time::now())?;
+                self.change(|tree| tree.unlink(node, name, Time::now()))?;
                 Ok(Vec::new())
             }
             Operation::RemoveDirectory { name } => self.remove_directory(node, name),
@@ -111,11 +195,7 @@ impl Namespace {
                 to_name,
                 flags,
             } => self.rename((node, name), (to_node, to_name), flags),
-            Operation::Read { offset, size, .. } => {
-                let mut tree = self.tree();
-                tree.was_read(node, header.thread);
-                tree.read(node, offset, size)
-            }
+            Operation::Seek { offset, whence, .. } => self.seek(node, offset, whence),
             Operation::Statistics => Ok(self.statistics(space())),
             Operation::OpenDirectory => Ok(fuse::opened(0, 0)),
             Operation::ReadDirectory { offset, size } => self.tree().list(node, offset, size),
@@ -146,11 +226,11 @@ impl Namespace {
             gid: header.gid,
         };
         let now = Time::now();
-        self.tree().make(header.node, name, mode, target, who, now)
+        self.change(|tree| tree.make(header.node, name, mode, target, who, now))
     }
 
     fn set(&self, node: u64, set: &SetAttributes) -> Body {
-        let shown = self.tree().set(node, set, Time::now());
+        let shown = self.change(|tree| tree.set(node, set, Time::now()));
         if shown.is_ok() && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
             self.directory_changed(node);
         }
@@ -194,11 +274,12 @@ impl Namespace {
     }
 
     fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Body {
-        let mut tree = self.tree();
-        let is_directory = tree.is_directory(from.0, from.1);
-        let paths = tree.path(from.0).zip(tree.path(to.0));
-        tree.rename(from, to, flags, Time::now())?;
-        drop(tree);
+        let (is_directory, paths) = self.change(|tree| {
+            let is_directory = tree.is_directory(from.0, from.1);
+            let paths = tree.path(from.0).zip(tree.path(to.0));
+            tree.rename(from, to, flags, Time::now())?;
+            Ok((is_directory, paths))
+        })?;
         if let Some((above, into)) = paths.filter(|_| is_directory) {
             self.below.rename_directory(
                 &above.join(OsStr::from_bytes(from.1)),
@@ -212,7 +293,7 @@ impl Namespace {
         match mode {
             0 => {
                 let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
-                self.tree().extend(node, end, Time::now())?;
+                self.change(|tree| tree.extend(node, end, Time::now()))?;
                 Ok(Vec::new())
             }
             KEEP_SIZE => Ok(Vec::new()),

@@ -13,6 +13,11 @@ pub(super) fn process_of(thread: u32) -> Option<u32> {
     field(&status(thread)?, "Tgid:")?.parse().ok()
 }
 
+/// Whether a thread belongs to the program `shred`, which overwrites a file before it is removed.
+pub(super) fn is_shred(thread: u32) -> bool {
+    fs::read(format!("/proc/{thread}/comm")).is_ok_and(|name| name == b"shred\n")
+}
+
 /// Whether a signal that will end the process is pending for a thread, or `/proc` does not show
 /// the thread.
 pub(super) fn is_dying(thread: u32) -> bool {

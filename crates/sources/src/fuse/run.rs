@@ -27,9 +27,10 @@ use super::{
     open_file::OpenFile,
     open_files::OpenFiles,
     quiet::send_quiet,
+    recent::{Recent, Restored},
     session::serve,
     shipper::Shipper,
-    tree::{DIRECTORY, Tree, Who},
+    tree::{Change, DIRECTORY, Tree, Who},
     waiting::Waiting,
 };
 
@@ -58,7 +59,8 @@ pub(super) async fn run(
             "cannot read the directory below the mount: {error}"
         ))
     };
-    let tree = tree(&options, &below).map_err(failed)?;
+    let (recent, restored) = open_recent(&options, &context)?;
+    let tree = tree(&options, &below, recent.clone(), restored).map_err(failed)?;
     let (shipper, left) = Shipper::open(options, context.clone())?;
     let (busy, all_done) = mpsc::channel(1);
     let mounted = Arc::new(Mounted {
@@ -84,6 +86,7 @@ pub(super) async fn run(
         // `None`: all sessions have panicked, and their threads have reported the panics.
         gone = ends.recv() => gone.unwrap_or(false),
         () = beside => false,
+        () = keep_bounds(recent) => false,
         () = send_quiet(&shipper, &mounted.files, &mounted.busy) => false,
     };
     if gone {
@@ -118,16 +121,44 @@ async fn send_left(shipper: &Arc<Shipper>, left: Vec<Left>) {
     }
 }
 
-/// The tree at the start: it has the same directories as the plain directory below the mount. Before the plain directory is read,
-/// the directories that the rules name are created in it.
-fn tree(options: &Options, below: &Below) -> io::Result<Tree> {
+/// Opens the spills, which keep written data readable. Also returns the files of an earlier run. `None` if nothing is to be kept.
+fn open_recent(
+    options: &Options,
+    context: &SourceContext,
+) -> Result<(Option<Arc<Recent>>, Vec<Restored>), Failure> {
+    let Some(limits) = options.recent else {
+        return Ok((None, Vec::new()));
+    };
+    let directory = context.directory.join("recent");
+    let bytes = context.meters.gauge("recent_bytes");
+    let reporter = context.reporter.clone();
+    let (recent, restored) = Recent::open(directory, limits, &[], reporter, bytes)?;
+    Ok((Some(recent), restored))
+}
+
+async fn keep_bounds(recent: Option<Arc<Recent>>) {
+    match recent {
+        Some(recent) => recent.keep_bounds().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The tree at the start: it has the same directories as the plain directory below the mount, and the files of an earlier run. Before
+/// the plain directory is read, the directories that the rules name are created in it.
+fn tree(
+    options: &Options,
+    below: &Below,
+    recent: Option<Arc<Recent>>,
+    restored: Vec<Restored>,
+) -> io::Result<Tree> {
     let root = below.metadata()?;
     let who = Who {
         uid: root.uid(),
         gid: root.gid(),
     };
     let now = Time::now();
-    let mut tree = Tree::new(options.owner, options.recent, who, root.mode(), now);
+    let mut tree = Tree::new(options.owner, recent, who, root.mode(), now);
+    tree.reserve(&restored);
     for rule in options.rules.all() {
         for directory in &rule.directories {
             let mut path = PathBuf::new();
@@ -144,6 +175,12 @@ fn tree(options: &Options, below: &Below) -> io::Result<Tree> {
         };
         let mode = DIRECTORY | directory.mode & 0o7777;
         tree.make_path(&directory.path, mode, who, now);
+    }
+    tree.restore(restored);
+    for change in tree.take_changes() {
+        if let Change::Head(node, spill) = change {
+            spill.save(|| tree.head(node));
+        }
     }
     Ok(tree)
 }
@@ -171,6 +208,9 @@ async fn start_sessions(
 async fn close_all(mounted: Arc<Mounted>, mut all_done: mpsc::Receiver<()>) {
     let shipper = mounted.shipper.clone();
     let files = mounted.files.drain();
+    for file in &files {
+        mounted.names.closed(file.node(), file.rule().is_ok());
+    }
     drop(mounted);
     while all_done.recv().await.is_some() {}
     for file in files {

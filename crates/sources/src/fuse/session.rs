@@ -196,6 +196,12 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
             // Lets a consumer on this thread take the batch while it is still in the CPU cache.
             tokio::task::yield_now().await;
         }
+        Operation::Read { offset, size, .. } => {
+            run(mounted, async move |mounted| {
+                reply.answer(mounted.names.read(header, offset, size).await);
+            })
+            .await;
+        }
         Operation::Sync { .. } => {
             run(mounted, async move |mounted| {
                 let synced = mounted.sync(header, number).await;

@@ -135,6 +135,11 @@ pub fn written(bytes: u32) -> [u8; 8] {
     out
 }
 
+/// The answer to LSEEK.
+pub fn sought(offset: u64) -> [u8; 8] {
+    offset.to_ne_bytes()
+}
+
 /// The answer to STATFS.
 pub fn statistics(of: &FileSystem) -> Vec<u8> {
     let mut out = Vec::with_capacity(80);

@@ -154,6 +154,12 @@ pub enum Operation<'a> {
         length: u64,
         mode: u32,
     },
+    /// Seeks the next data or the next hole.
+    Seek {
+        handle: u64,
+        offset: u64,
+        whence: u32,
+    },
     /// The request with this `unique` was interrupted. If the answer is EAGAIN, the kernel sends the interrupt again. Otherwise no
     /// answer is needed.
     Interrupt {
@@ -236,6 +242,11 @@ fn operation<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
             offset: body.u64()?,
             length: body.u64()?,
             mode: body.u32()?,
+        },
+        46 => Operation::Seek {
+            handle: body.u64()?,
+            offset: body.u64()?,
+            whence: body.u32()?,
         },
         other => Operation::Other(other),
     })

@@ -4,10 +4,11 @@ mod exerciser;
 mod failures;
 mod full;
 mod joined;
+mod readable;
 
 use std::{
     fs,
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -249,29 +250,6 @@ fn copies_go_to_a_file_and_a_command() {
     let copy = |name: &str| fs::read_to_string(copies.path().join(name)).unwrap_or_default();
     assert_eq!(copy("tee/f"), "a\nb\nc\n");
     until("the command has it", || copy("out") == "a\nb\nc\n");
-}
-
-#[test]
-fn the_last_bytes_can_be_read_again() {
-    let rig = Rig::new(
-        Downstream::durable(),
-        r#", "recent": { "file": "8B", "all": "1KiB" }"#,
-    );
-    let mut file = rig.append("f");
-    file.write_all(b"0123456789\n").unwrap();
-    let mut read = fs::File::open(rig.path("f")).unwrap();
-    let mut text = String::new();
-    assert_eq!(
-        read.read_to_string(&mut text).unwrap_err().raw_os_error(),
-        Some(61)
-    );
-    read.seek(SeekFrom::End(-4)).unwrap();
-    read.read_to_string(&mut text).unwrap();
-    assert_eq!(text, "789\n");
-    file.write_all(b"more\n").unwrap();
-    text.clear();
-    read.read_to_string(&mut text).unwrap();
-    assert_eq!(text, "more\n");
 }
 
 #[test]

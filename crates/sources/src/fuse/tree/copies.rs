@@ -1,17 +1,17 @@
 //! Recognises copies of files within the mount. `logrotate` makes such copies with its options `copytruncate` and `compress`.
 //!
-//! The bytes of a copy were shipped when they were written to the original. A file counts as a copy while all its bytes equal
-//! those of an original at the same offsets. Its name must also be the name of the original with a suffix (`app.log.1` for
-//! `app.log`), and the writing process must have read the original recently. So two unrelated logs that begin with the same bytes
+//! The bytes of a copy were shipped when they were written to the original. A file counts as a copy while all bytes that are
+//! written to it equal those of an original at the same offsets. The copy may leave out zeros (a hole). Its name must also be the name of the original, now or when it was made, with a suffix
+//! (`app.log.1` for `app.log`), and the writing process must have read the original recently. So two unrelated logs that begin with the same bytes
 //! do not count as copies. The bytes of a compressed copy differ from those of its original. So of a compressed copy, only the
 //! first bytes are checked: they show that the file is compressed.
 
-use std::{collections::VecDeque, os::unix::ffi::OsStrExt};
+use std::{collections::VecDeque, os::unix::ffi::OsStrExt, sync::Arc};
 
 use rustix::io::Errno;
 
 use super::node::{CopyState, Nodes};
-use crate::compressed::is_compressed;
+use crate::{compressed::is_compressed, fuse::recent::Spill};
 
 /// The number of recent reads that are remembered. Several programs may copy at a time.
 const READS_MAX: usize = 16;
@@ -25,11 +25,60 @@ pub(in crate::fuse) enum WriteKind {
     CopyBegins,
     /// A later part of a copy.
     Copy,
+    /// Garbage with which `shred` overwrites a file.
+    Shred,
 }
 
 /// The recent reads: for each one, the file and the thread that has read it. The latest read comes first.
 #[derive(Debug, Default)]
 pub(super) struct RecentReads(VecDeque<(u64, u32)>);
+
+/// What the tree knows about a write: whether it may be a part of a copy.
+#[derive(Clone, Debug)]
+pub(in crate::fuse) enum Suspicion {
+    /// The state of the file after the write is known.
+    None(CopyState),
+    /// The write begins a copy if one of these files has the same bytes.
+    Begins(Vec<Original>),
+    /// The write continues a copy if this file has the same bytes. Bytes that were dropped since they were read count as the same.
+    Continues(Original),
+}
+
+/// A file that may be the original of a copy.
+#[derive(Clone, Debug)]
+pub(in crate::fuse) struct Original {
+    number: u64,
+    size: u64,
+    /// `None` if nothing can be read back: all its bytes read as zeros.
+    spill: Option<Arc<Spill>>,
+}
+
+impl Original {
+    /// Whether a read of the file at `offset` returns exactly these bytes.
+    fn holds(&self, offset: u64, data: &[u8], trust: bool) -> bool {
+        match &self.spill {
+            Some(spill) => spill.holds(self.size, offset, data, trust),
+            None => {
+                offset.saturating_add(data.len() as u64) <= self.size
+                    && data.iter().all(|byte| *byte == 0)
+            }
+        }
+    }
+}
+
+impl Suspicion {
+    /// The state of the file after a write. Reads from the originals.
+    pub(in crate::fuse) fn resolve(self, offset: u64, data: &[u8]) -> CopyState {
+        let original = match self {
+            Self::None(state) => return state,
+            Self::Begins(originals) => originals
+                .into_iter()
+                .find(|original| original.holds(offset, data, false)),
+            Self::Continues(original) => Some(original).filter(|of| of.holds(offset, data, true)),
+        };
+        original.map_or(CopyState::No, |original| CopyState::Of(original.number))
+    }
+}
 
 impl RecentReads {
     /// Notes that a thread has read from a file.
@@ -42,80 +91,72 @@ impl RecentReads {
         }
     }
 
-    /// Decides whether a write is a part of a copy, before the write is applied. Returns the new state of the file and the kind of
-    /// the write. `is_writer` returns whether a thread belongs to the writing process.
+    /// Decides whether a write may be a part of a copy, before the write is applied. `is_writer` returns whether a thread belongs
+    /// to the writing process.
     pub(super) fn judge(
         &self,
         nodes: &Nodes,
         number: u64,
-        offset: u64,
         data: &[u8],
         is_writer: impl Fn(u32) -> bool,
-    ) -> Result<(CopyState, WriteKind), Errno> {
-        let file = nodes.file(number)?;
-        let size = file.content.size();
-        let is_first = size == 0 && offset == 0;
-        let state = match file.copy {
-            CopyState::Unknown if is_first && !data.is_empty() => {
-                self.first(nodes, number, data, is_writer)
+    ) -> Result<Suspicion, Errno> {
+        Ok(match nodes.file(number)?.copy {
+            CopyState::Unknown if !data.is_empty() => self.first(nodes, number, data, is_writer),
+            CopyState::Of(other) => {
+                original(nodes, other).map_or(Suspicion::None(CopyState::No), Suspicion::Continues)
             }
-            CopyState::Of(other) if size == offset && holds(nodes, other, offset, data) => {
-                CopyState::Of(other)
-            }
-            CopyState::Compressed => CopyState::Compressed,
-            _ => CopyState::No,
-        };
-        let kind = match state {
-            CopyState::Unknown | CopyState::No => WriteKind::New,
-            CopyState::Of(_) | CopyState::Compressed if is_first => WriteKind::CopyBegins,
-            CopyState::Of(_) | CopyState::Compressed => WriteKind::Copy,
-        };
-        Ok((state, kind))
+            state => Suspicion::None(state),
+        })
     }
 
-    /// The state of a file whose first write is `data`.
+    /// The suspicion of a file whose first write is `data`.
     fn first(
         &self,
         nodes: &Nodes,
         number: u64,
         data: &[u8],
         is_writer: impl Fn(u32) -> bool,
-    ) -> CopyState {
+    ) -> Suspicion {
         let reads = self.0.iter();
         let mut originals = reads
             .filter(|(other, thread)| extends(nodes, number, *other) && is_writer(*thread))
             .map(|(other, _)| *other);
         if is_compressed(data) {
-            return match originals.next() {
+            return Suspicion::None(match originals.next() {
                 Some(_) => CopyState::Compressed,
                 None => CopyState::No,
-            };
+            });
         }
-        let is_original = |other: &u64| holds(nodes, *other, 0, data);
-        originals
-            .find(is_original)
-            .map_or(CopyState::No, CopyState::Of)
+        Suspicion::Begins(
+            originals
+                .filter_map(|other| original(nodes, other))
+                .collect(),
+        )
     }
 }
 
-/// Whether the name of a file is the name of `other` with a suffix.
-fn extends(nodes: &Nodes, number: u64, other: u64) -> bool {
-    let name = |number| Some(nodes.get(number).ok()?.place.as_ref()?.1.as_bytes());
-    let suffix = name(number).zip(name(other));
-    let suffix = suffix.and_then(|(name, other)| name.strip_prefix(other));
-    number != other
-        && suffix.is_some_and(|suffix| {
-            suffix
-                .first()
-                .is_some_and(|byte| !byte.is_ascii_alphanumeric())
-        })
+/// A file as the original of a copy. `None` if it is gone.
+fn original(nodes: &Nodes, number: u64) -> Option<Original> {
+    Some(Original {
+        number,
+        size: nodes.file(number).ok()?.size,
+        spill: nodes.get(number).ok()?.spill.clone(),
+    })
 }
 
-/// Whether a read of the file at `offset` returns exactly these bytes.
-fn holds(nodes: &Nodes, number: u64, offset: u64, data: &[u8]) -> bool {
-    nodes
-        .file(number)
-        .is_ok_and(|file| file.content.holds(offset, data))
+/// Whether the name of a file is the name of `other`, or the name that `other` was made with, and a suffix.
+fn extends(nodes: &Nodes, number: u64, other: u64) -> bool {
+    let name = |number| Some(nodes.get(number).ok()?.place.as_ref()?.1.as_bytes());
+    let first_name = nodes
+        .file(other)
+        .ok()
+        .map(|file| file.first_name.as_bytes());
+    let extends = |of: &[u8]| {
+        let suffix = name(number).and_then(|name| name.strip_prefix(of));
+        let first = suffix.and_then(|suffix| suffix.first());
+        first.is_some_and(|byte| !byte.is_ascii_alphanumeric())
+    };
+    number != other && [name(other), first_name].into_iter().flatten().any(extends)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! The tree of names below the mount point: directories, symbolic links, and files with their size. It exists only in memory.
+//! The tree of names below the mount point: directories, symbolic links, and files with their size.
 //!
 //! The tree does no I/O and reads no clock. The kernel checks permissions (`default_permissions`) and refuses most invalid requests.
-//! The tree refuses the others. Written data does not pass through the tree on its way to a channel. The tree only keeps a copy of the
-//! last bytes of each file, for readers.
+//! The tree refuses the others. Written data does not pass through the tree. Data that can be read back, and the names of files after
+//! a restart, are in the spills (`recent/`). The tree only notes which spills have to follow its changes.
 
-mod content;
 mod copies;
 mod node;
+mod restore;
 #[cfg(test)]
 mod tests;
 
@@ -14,16 +14,18 @@ use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use millstream_record::Time;
 use millstream_wire::fuse::{Attributes, Entries, ROOT, SetAttributes, TimeSet};
 use rustix::io::Errno;
 
-use content::SIZE_MAX;
+use super::recent::{Recent, Spill};
 use copies::RecentReads;
-pub(super) use copies::WriteKind;
-use node::{CopyState, Directory, File, Kind, Node, Nodes};
+pub(super) use copies::{Suspicion, WriteKind};
+pub(super) use node::CopyState;
+use node::{Directory, File, Kind, Node, Nodes};
 
 pub(super) const TYPE_MASK: u32 = 0o170_000;
 pub(super) const DIRECTORY: u32 = 0o040_000;
@@ -37,16 +39,8 @@ pub(super) const NODES_MAX: usize = 100_000;
 pub(super) const NAME_BYTES_MAX: usize = 255;
 /// `renameat2(2)`: the new name must be free.
 const NO_REPLACE: u32 = 1;
-
-/// The amount of written data that can be read back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Recent {
-    /// The number of bytes at the end of each file that can be read back. If all files together would exceed `all`, no bytes of the
-    /// files that were written longest ago can be read back.
-    pub file: usize,
-    /// The maximum number of bytes that are held for all files together.
-    pub all: usize,
-}
+/// The largest size of a file in bytes. Offsets are signed.
+const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// The owner and permissions of new nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,28 +65,69 @@ pub(super) struct Who {
 pub(super) struct Tree {
     nodes: Nodes,
     owner: Owner,
-    recent: Recent,
-    /// The number of bytes in the windows (the bytes written last) of all files.
-    recent_bytes: usize,
+    /// Makes the spills of new files. `None` if nothing can be read back.
+    recent: Option<Arc<Recent>>,
     reads: RecentReads,
+    /// The changes that the spills have to follow.
+    changes: Vec<Change>,
+}
+
+/// A change that a spill has to follow.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    /// The name or an attribute of this node.
+    Head(u64, Arc<Spill>),
+    /// The size, which is now this.
+    Size(u64, Arc<Spill>),
 }
 
 impl Tree {
     /// A tree with only its root.
-    pub(super) fn new(owner: Owner, recent: Recent, who: Who, mode: u32, now: Time) -> Self {
+    pub(super) fn new(
+        owner: Owner,
+        recent: Option<Arc<Recent>>,
+        who: Who,
+        mode: u32,
+        now: Time,
+    ) -> Self {
         let root = Kind::Directory(Directory::default());
         Self {
             nodes: Nodes::new(ROOT, node(owner, root, mode, who, now)),
             owner,
             recent,
-            recent_bytes: 0,
             reads: RecentReads::default(),
+            changes: Vec::new(),
         }
     }
 
     /// The number of nodes.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Takes the changes that the spills have to follow.
+    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Notes that the name or an attribute of a node has changed.
+    fn note_change(&mut self, number: u64) {
+        if let Ok(node) = self.nodes.get(number)
+            && let Some(spill) = &node.spill
+        {
+            self.changes.push(Change::Head(number, spill.clone()));
+        }
+    }
+
+    /// Notes that the paths of a node and of all nodes below it have changed.
+    fn note_moved(&mut self, number: u64) {
+        self.note_change(number);
+        let below = self.nodes.directory(number);
+        let below: Vec<_> =
+            below.map_or_else(|_| Vec::new(), |of| of.by_node.keys().copied().collect());
+        for number in below {
+            self.note_moved(number);
+        }
     }
 
     // Names.
@@ -122,7 +157,10 @@ impl Tree {
         check(name)?;
         let kind = match mode & TYPE_MASK {
             DIRECTORY => Kind::Directory(Directory::default()),
-            FILE | 0 => Kind::File(File::default()),
+            FILE | 0 => Kind::File(File {
+                first_name: OsStr::from_bytes(name).to_owned(),
+                ..File::default()
+            }),
             LINK => Kind::Link(OsStr::from_bytes(target.unwrap_or_default()).to_owned()),
             // Data in pipes, sockets and devices would bypass the source.
             _ => return Err(Errno::PERM),
@@ -142,8 +180,14 @@ impl Tree {
         }
         let mut node = node(self.owner, kind, mode, who, now);
         node.lookups = 1;
+        if let Some(recent) = &self.recent
+            && !node.is_directory()
+        {
+            node.spill = Some(recent.spill(self.nodes.next()));
+        }
         let number = self.nodes.add(node);
         self.link(number, directory, name, now)?;
+        self.note_change(number);
         self.attributes(number)
     }
 
@@ -210,7 +254,9 @@ impl Tree {
             Err(error) => return Err(error),
         }
         self.unlink_node(number, now)?;
-        self.link(number, to.0, name, now)
+        self.link(number, to.0, name, now)?;
+        self.note_moved(number);
+        Ok(())
     }
 
     /// Removes a node because another one takes its name.
@@ -298,6 +344,7 @@ impl Tree {
     /// Takes a node out of its directory, and drops it if nothing else needs it.
     fn remove(&mut self, number: u64, now: Time) -> Result<(), Errno> {
         self.unlink_node(number, now)?;
+        self.note_change(number);
         self.drop_if_unused(number);
         Ok(())
     }
@@ -350,12 +397,8 @@ impl Tree {
     }
 
     fn drop_if_unused(&mut self, number: u64) {
-        if number != ROOT
-            && self.nodes.get(number).is_ok_and(Node::is_unused)
-            && let Some(node) = self.nodes.remove(number)
-            && let Kind::File(file) = node.kind
-        {
-            self.recent_bytes -= file.content.held();
+        if number != ROOT && self.nodes.get(number).is_ok_and(Node::is_unused) {
+            self.nodes.remove(number);
         }
     }
 
@@ -371,7 +414,7 @@ impl Tree {
                 let directories = u32::try_from(directories.count()).unwrap_or(u32::MAX);
                 (DIRECTORY, 4096, directories.saturating_add(2))
             }
-            Kind::File(file) => (FILE, file.content.size(), 1),
+            Kind::File(file) => (FILE, file.size, 1),
             Kind::Link(target) => (LINK, target.len() as u64, 1),
         };
         let is_removed = node.place.is_none() && number != ROOT;
@@ -411,6 +454,7 @@ impl Tree {
         node.times[0] = set.atime.map_or(node.times[0], time);
         node.times[1] = set.mtime.map_or(node.times[1], time);
         node.times[2] = now;
+        self.note_change(number);
         self.attributes(number)
     }
 
@@ -437,77 +481,104 @@ impl Tree {
                 Errno::INVAL
             });
         };
-        let before = file.content.held();
-        file.content.resize(to);
+        let is_changed = file.size != to;
+        (file.size, file.end) = (to, to);
         if to == 0 {
             file.copy = CopyState::Unknown;
         }
-        self.recent_bytes = self.recent_bytes + file.content.held() - before;
         node.touch(now);
+        if is_changed && let Some(spill) = &node.spill {
+            self.changes.push(Change::Size(to, spill.clone()));
+        }
         Ok(())
     }
 
     /// Makes a file at least this large, as `fallocate` does.
     pub(super) fn extend(&mut self, number: u64, to: u64, now: Time) -> Result<(), Errno> {
-        if self.nodes.file(number)?.content.size() < to {
+        if self.nodes.file(number)?.size < to {
             self.resize(number, to, now)?;
         }
         Ok(())
     }
 
-    /// Notes a write to a file. Returns the kind of the write. Only the newlines of a `masked` write can be read back. `is_writer` returns
-    /// whether a thread belongs to the writing process.
-    pub(super) fn write(
-        &mut self,
+    /// Finds out whether a write may be a part of a copy. Changes nothing. `is_writer` returns whether a thread belongs to the writing
+    /// process.
+    pub(super) fn judge(
+        &self,
         number: u64,
         offset: u64,
         data: &[u8],
-        masked: bool,
         is_writer: impl Fn(u32) -> bool,
-        now: Time,
-    ) -> Result<WriteKind, Errno> {
+    ) -> Result<Suspicion, Errno> {
         if offset.saturating_add(data.len() as u64) > SIZE_MAX {
             return Err(Errno::FBIG);
         }
-        let (copy, kind) = self
-            .reads
-            .judge(&self.nodes, number, offset, data, is_writer)?;
+        self.reads.judge(&self.nodes, number, data, is_writer)
+    }
+
+    /// Notes whether a write is a part of a copy. Returns the kind of the write.
+    pub(super) fn judged(&mut self, number: u64, copy: CopyState) -> Result<WriteKind, Errno> {
         let node = self.nodes.get_mut(number)?;
         let Kind::File(file) = &mut node.kind else {
             return Err(Errno::BADF);
         };
-        file.copy = copy;
-        let before = file.content.held();
-        file.content.write(offset, data, masked, self.recent.file);
-        self.recent_bytes = self.recent_bytes + file.content.held() - before;
-        node.touch(now);
-        if self.recent_bytes > self.recent.all {
-            self.drop_windows();
-        }
-        Ok(kind)
+        let before = std::mem::replace(&mut file.copy, copy);
+        Ok(match copy {
+            CopyState::Unknown | CopyState::No => WriteKind::New,
+            CopyState::Of(_) | CopyState::Compressed if before == CopyState::Unknown => {
+                WriteKind::CopyBegins
+            }
+            CopyState::Of(_) | CopyState::Compressed => WriteKind::Copy,
+        })
     }
 
-    /// Drops the windows (last bytes) of the files that were written longest ago, until a quarter of the memory for them is free.
-    fn drop_windows(&mut self) {
-        let files = self.nodes.iter().filter_map(|(number, node)| {
-            let Kind::File(file) = &node.kind else {
-                return None;
-            };
-            (file.content.held() > 0).then_some((node.times[1], number))
-        });
-        let mut files: Vec<_> = files.collect();
-        files.sort_unstable();
-        for (_, number) in files {
-            if self.recent_bytes <= self.recent.all / 4 * 3 {
-                break;
-            }
-            if let Ok(node) = self.nodes.get_mut(number)
-                && let Kind::File(file) = &mut node.kind
-            {
-                self.recent_bytes -= file.content.held();
-                file.content.drop_window();
-            }
+    /// Begins a write. Returns its offset: if it `is_appended`, it follows all writes that have begun, because the kernel's size of the
+    /// file may be older (`alias.rs`). The size changes when the write ends.
+    pub(super) fn begin_write(
+        &mut self,
+        number: u64,
+        offset: u64,
+        bytes: u64,
+        is_appended: bool,
+    ) -> Result<u64, Errno> {
+        let Kind::File(file) = &mut self.nodes.get_mut(number)?.kind else {
+            return Err(Errno::BADF);
+        };
+        let end = if file.writes > 0 {
+            file.end.max(file.size)
+        } else {
+            file.size
+        };
+        let offset = if is_appended { end } else { offset };
+        file.writes += 1;
+        file.end = end.max(offset.saturating_add(bytes));
+        Ok(offset)
+    }
+
+    /// Ends a write. If it `is_accepted`, the file now reaches at least to `end`. Returns the size of the file, and whether no other
+    /// write has begun.
+    pub(super) fn end_write(
+        &mut self,
+        number: u64,
+        end: u64,
+        is_accepted: bool,
+        now: Time,
+    ) -> (u64, bool) {
+        let Ok(node) = self.nodes.get_mut(number) else {
+            return (0, true);
+        };
+        let Kind::File(file) = &mut node.kind else {
+            return (0, true);
+        };
+        file.writes = file.writes.saturating_sub(1);
+        if is_accepted {
+            file.size = file.size.max(end);
         }
+        let ended = (file.size, file.writes == 0);
+        if is_accepted {
+            node.touch(now);
+        }
+        ended
     }
 
     /// Notes that a thread has read from a file.
@@ -515,13 +586,11 @@ impl Tree {
         self.reads.note(number, thread);
     }
 
-    /// Reads from a file. Returns ENODATA if the bytes were written too long ago and are no longer held.
-    pub(super) fn read(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
-        match &self.nodes.get(number)?.kind {
-            Kind::File(file) => {
-                let read = file.content.read(offset, u64::from(bytes));
-                read.ok_or(Errno::NODATA)
-            }
+    /// The size and the spill of a file.
+    pub(super) fn content(&self, number: u64) -> Result<(u64, Option<Arc<Spill>>), Errno> {
+        let node = self.nodes.get(number)?;
+        match &node.kind {
+            Kind::File(file) => Ok((file.size, node.spill.clone())),
             Kind::Directory(_) => Err(Errno::ISDIR),
             Kind::Link(_) => Err(Errno::INVAL),
         }
@@ -538,6 +607,7 @@ fn node(owner: Owner, kind: Kind, mode: u32, who: Who, now: Time) -> Node {
         times: [now; 3],
         lookups: 0,
         opens: 0,
+        spill: None,
     }
 }
 

@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
+    sync::Arc,
 };
 
 use millstream_record::Time;
 use rustix::io::Errno;
 
-use super::content::Content;
+use crate::fuse::recent::Spill;
 
 /// The first number of a node. In listings, numbers below it stand for `.` and `..`.
 const FIRST_NODE: u64 = 16;
@@ -24,13 +25,18 @@ pub(super) enum Kind {
 
 #[derive(Debug, Default)]
 pub(super) struct File {
-    pub content: Content,
+    pub size: u64,
+    /// The writes that have begun and not ended, and the end of the last of them. Several wait only if the channel is full.
+    pub writes: u32,
+    pub end: u64,
     pub copy: CopyState,
+    /// The name that the file was made with. `logrotate` renames a file before it copies it (option `renamecopy`).
+    pub first_name: OsString,
 }
 
 /// Whether a file is a copy of another file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum CopyState {
+pub(in crate::fuse) enum CopyState {
     /// Nothing was written yet.
     #[default]
     Unknown,
@@ -63,6 +69,8 @@ pub(super) struct Node {
     pub lookups: u64,
     /// The number of open files of this node.
     pub opens: u32,
+    /// The name and data of the file or symbolic link on the disk. `None` for directories, and if nothing can be read back.
+    pub spill: Option<Arc<Spill>>,
 }
 
 impl Node {
@@ -103,6 +111,22 @@ impl Nodes {
         self.next += 1;
         self.nodes.insert(number, node);
         number
+    }
+
+    /// Adds a node of an earlier run under its number.
+    pub(super) fn restore(&mut self, number: u64, node: Node) {
+        self.skip(number);
+        self.nodes.insert(number, node);
+    }
+
+    /// Never gives this number to a new node.
+    pub(super) fn skip(&mut self, number: u64) {
+        self.next = self.next.max(number + 1);
+    }
+
+    /// The number that the next new node gets.
+    pub(super) fn next(&self) -> u64 {
+        self.next
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<Node> {
@@ -182,6 +206,7 @@ mod tests {
             times: [Time(0); 3],
             lookups: 0,
             opens: 0,
+            spill: None,
         };
         let mut nodes = Nodes::new(1, node(Kind::Directory(Directory::default())));
         let file = nodes.add(node(Kind::File(File::default())));

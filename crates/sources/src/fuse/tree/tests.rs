@@ -1,6 +1,11 @@
 //! Tests of the tree.
 
+use std::fs;
+
+use millstream_pipeline::{meters::Meter, report::Reporter};
+
 use super::*;
+use crate::fuse::recent::{Limits, Restored};
 
 const WHO: Who = Who { uid: 7, gid: 8 };
 const NOW: Time = Time(5_000_000_000);
@@ -11,8 +16,49 @@ fn is_writer(thread: u32) -> bool {
 }
 
 fn tree() -> Tree {
-    let recent = Recent { file: 8, all: 100 };
-    Tree::new(Owner::default(), recent, WHO, 0o755, NOW)
+    Tree::new(Owner::default(), None, WHO, 0o755, NOW)
+}
+
+/// A tree whose files can be read back from this directory.
+fn readable_tree(directory: &Path) -> (Tree, Vec<Restored>) {
+    let limits = Limits {
+        file: 1 << 20,
+        all: 1 << 20,
+    };
+    let reporter = Reporter::new("fuse");
+    let (recent, restored) = Recent::open(
+        directory.to_owned(),
+        limits,
+        &[],
+        reporter,
+        Meter::default(),
+    )
+    .unwrap();
+    let tree = Tree::new(Owner::default(), Some(recent), WHO, 0o755, NOW);
+    (tree, restored)
+}
+
+/// Lets the spills follow the changes of a tree.
+fn follow(tree: &mut Tree) {
+    for change in tree.take_changes() {
+        match change {
+            Change::Head(node, spill) => spill.save(|| tree.head(node)),
+            Change::Size(size, spill) => spill.resize(size),
+        }
+    }
+}
+
+/// Writes as a mount does.
+fn write(tree: &mut Tree, node: u64, offset: u64, data: &[u8]) -> WriteKind {
+    let suspicion = tree.judge(node, offset, data, is_writer).unwrap();
+    let kind = tree.judged(node, suspicion.resolve(offset, data)).unwrap();
+    if let Some(spill) = tree.content(node).unwrap().1 {
+        spill.write(offset, data);
+    }
+    let bytes = data.len() as u64;
+    assert_eq!(tree.begin_write(node, offset, bytes, false), Ok(offset));
+    tree.end_write(node, offset + bytes, true, NOW);
+    kind
 }
 
 fn file(tree: &mut Tree, directory: u64, name: &str) -> u64 {
@@ -93,51 +139,82 @@ fn a_listing_continues_where_it_was_while_names_are_removed() {
 }
 
 #[test]
-fn a_file_has_the_size_that_was_written_and_its_last_bytes_can_be_read() {
+fn a_file_has_the_size_that_was_written_and_a_copy_of_nothing_begins_anew() {
     let mut tree = tree();
     let node = file(&mut tree, ROOT, "a");
-    let read = |tree: &Tree, from, bytes| tree.read(node, from, bytes);
-    tree.write(node, 0, b"0123456789", false, is_writer, NOW)
-        .unwrap();
-    tree.write(node, 10, b"abcdef", false, is_writer, NOW)
-        .unwrap();
+    write(&mut tree, node, 10, b"abcdef");
     assert_eq!(tree.attributes(node).unwrap().size, 16);
-    assert_eq!(read(&tree, 8, 100), Ok(b"89abcdef".to_vec()));
-    assert_eq!(read(&tree, 12, 2), Ok(b"cd".to_vec()));
-    assert_eq!(read(&tree, 0, 4), Err(Errno::NODATA));
-    assert_eq!(read(&tree, 16, 4), Ok(Vec::new()));
-    tree.write(node, 14, b"XYZ", false, is_writer, NOW).unwrap();
-    assert_eq!(read(&tree, 10, 10), Ok(b"abcdXYZ".to_vec()));
+    tree.extend(node, 12, NOW).unwrap();
+    assert_eq!(tree.attributes(node).unwrap().size, 16);
     tree.resize(node, 12, NOW).unwrap();
-    tree.resize(node, 14, NOW).unwrap();
-    assert_eq!(read(&tree, 10, 10), Ok(b"ab\0\0".to_vec()));
-    tree.resize(node, 0, NOW).unwrap();
-    assert_eq!(read(&tree, 0, 10), Ok(Vec::new()));
-    assert_eq!(
-        tree.write(node, u64::MAX, b"x", false, is_writer, NOW),
-        Err(Errno::FBIG)
-    );
+    assert_eq!(tree.attributes(node).unwrap().size, 12);
+    let refused = tree.judge(node, u64::MAX, b"x", is_writer);
+    assert_eq!(refused.unwrap_err(), Errno::FBIG);
 }
 
 #[test]
-fn the_readable_bytes_of_all_files_together_are_bounded() {
+fn writes_that_are_appended_at_the_same_time_follow_each_other() {
     let mut tree = tree();
-    let nodes: Vec<_> = (0..40)
-        .map(|n| file(&mut tree, ROOT, &n.to_string()))
-        .collect();
-    for (n, node) in nodes.iter().enumerate() {
-        let now = Time(n as i64);
-        tree.write(*node, 0, b"01234567", false, is_writer, now)
-            .unwrap();
-        assert!(tree.recent_bytes <= 100);
-    }
-    assert_eq!(tree.read(nodes[0], 0, 8), Err(Errno::NODATA));
-    assert_eq!(tree.read(nodes[39], 0, 8), Ok(b"01234567".to_vec()));
-    for (n, node) in nodes.into_iter().enumerate() {
-        tree.unlink(ROOT, n.to_string().as_bytes(), NOW).unwrap();
-        tree.forget(node, 1);
-    }
-    assert_eq!((tree.recent_bytes, tree.len()), (0, 1));
+    let node = file(&mut tree, ROOT, "a");
+    let size = |tree: &Tree| tree.attributes(node).unwrap().size;
+    assert_eq!(tree.begin_write(node, 0, 10, true), Ok(0));
+    assert_eq!(tree.begin_write(node, 0, 5, true), Ok(10));
+    assert_eq!(size(&tree), 0);
+    // The first one is refused.
+    assert_eq!(tree.end_write(node, 15, true, NOW), (15, false));
+    assert_eq!(tree.end_write(node, 0, false, NOW), (15, true));
+    assert_eq!(tree.begin_write(node, 0, 5, true), Ok(15));
+    assert_eq!(tree.end_write(node, 15, false, NOW), (15, true));
+    assert_eq!(tree.begin_write(node, 3, 5, true), Ok(15));
+    assert_eq!(size(&tree), 15);
+}
+
+#[test]
+fn names_and_attributes_are_there_again_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut old, _) = readable_tree(directory.path());
+    let app = super::tests::directory(&mut old, ROOT, "app");
+    let log = file(&mut old, app, "x.log");
+    write(&mut old, log, 0, b"one\ntwo\n");
+    let rotated = file(&mut old, app, "x.log.1");
+    write(&mut old, rotated, 3, b"zero\n");
+    let gone = file(&mut old, ROOT, "gone");
+    let replaced = file(&mut old, ROOT, "replaced");
+    let link = old.make(ROOT, b"link", LINK | 0o777, Some(b"app/x.log"), WHO, NOW);
+    follow(&mut old);
+    let set = SetAttributes {
+        mode: Some(0o600),
+        uid: Some(33),
+        ..SetAttributes::default()
+    };
+    old.set(log, &set, NOW).unwrap();
+    old.unlink(ROOT, b"gone", NOW).unwrap();
+    old.rename((app, b"x.log.1"), (ROOT, b"replaced"), 0, NOW)
+        .unwrap();
+    old.rename((ROOT, b"app"), (ROOT, b"moved"), 0, NOW)
+        .unwrap();
+    follow(&mut old);
+    let shown = old.attributes(log).unwrap();
+    // As after SIGKILL: nothing is dropped in order.
+    std::mem::forget(old);
+    let (mut new, restored) = readable_tree(directory.path());
+    new.reserve(&restored);
+    let other = super::tests::directory(&mut new, ROOT, "other");
+    new.restore(restored);
+    follow(&mut new);
+    assert!(![log, rotated, gone, replaced].contains(&other));
+    assert_eq!(names(&new, ROOT), ["link", "moved", "other", "replaced"]);
+    let moved = new.lookup(ROOT, b"moved").unwrap().node;
+    assert_eq!(names(&new, moved), ["x.log"]);
+    let again = new.attributes(log).unwrap();
+    assert_eq!((again.mode, again.uid, again.size), (shown.mode, 33, 8));
+    assert_eq!(again.times[1], shown.times[1]);
+    assert_eq!(new.attributes(rotated).unwrap().size, 8);
+    assert_eq!(new.path(rotated), Some("replaced".into()));
+    assert_eq!(new.target(link.unwrap().node), Ok(&b"app/x.log"[..]));
+    let (size, spill) = new.content(rotated).unwrap();
+    assert!(spill.unwrap().holds(size, 0, b"\0\0\0zero\n", false));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3);
 }
 
 #[test]
@@ -163,8 +240,7 @@ fn permissions_and_owners_follow_the_options() {
         gid: None,
         umask: 0o027,
     };
-    let recent = Recent { file: 8, all: 8 };
-    let mut tree = Tree::new(owner, recent, WHO, 0o777, NOW);
+    let mut tree = Tree::new(owner, None, WHO, 0o777, NOW);
     let node = file(&mut tree, ROOT, "a");
     let shown = tree.attributes(node).unwrap();
     assert_eq!((shown.uid, shown.gid, shown.mode), (1, 8, FILE | 0o640));
@@ -178,47 +254,37 @@ fn permissions_and_owners_follow_the_options() {
 }
 
 #[test]
-fn only_the_newlines_of_masked_writes_can_be_read() {
-    let mut tree = tree();
-    let node = file(&mut tree, ROOT, "a");
-    tree.write(node, 0, b"key=1\nab", true, is_writer, NOW)
-        .unwrap();
-    assert_eq!(tree.read(node, 0, 8), Ok(b"*****\n**".to_vec()));
-    // After a write that is longer than the window, the last bytes can be read.
-    tree.write(node, 8, b"0123456789\nx", true, is_writer, NOW)
-        .unwrap();
-    assert_eq!(tree.read(node, 17, 3), Ok(b"*\n*".to_vec()));
-}
-
-#[test]
 fn a_copy_is_recognised_by_its_name_and_its_bytes_as_long_as_they_are_equal() {
-    let mut tree = tree();
+    let directory = tempfile::tempdir().unwrap();
+    let (mut tree, _) = readable_tree(directory.path());
     let original = file(&mut tree, ROOT, "a.log");
-    tree.write(original, 0, b"one\ntwo\n", false, is_writer, NOW)
-        .unwrap();
-    let mut write = |name: &str, reader: u32, parts: &[(u64, &[u8])]| {
+    write(&mut tree, original, 0, b"one\ntwo\n");
+    write(&mut tree, original, 20, b"end\n");
+    let mut written = |name: &str, reader: u32, parts: &[(u64, &[u8])]| {
         let node = file(&mut tree, ROOT, name);
         tree.was_read(original, reader);
-        let wrote = parts
-            .iter()
-            .map(|(offset, data)| tree.write(node, *offset, data, false, is_writer, NOW));
-        wrote.map(Result::unwrap).collect::<Vec<_>>()
+        let parts = parts.iter();
+        parts
+            .map(|(offset, data)| write(&mut tree, node, *offset, data))
+            .collect::<Vec<_>>()
     };
     use WriteKind::{Copy, CopyBegins, New};
     let whole: &[(u64, &[u8])] = &[(0, b"one\n"), (4, b"two\n")];
     assert_eq!(
-        write("a.log.0", 2, whole),
+        written("a.log.0", 2, whole),
         [New, New],
         "another process has read it"
     );
-    assert_eq!(write("a.log.1", 1, whole), [CopyBegins, Copy]);
-    assert_eq!(write("a.logs", 1, whole), [New, New], "another name");
-    assert_eq!(write("b.log", 1, whole), [New, New]);
+    assert_eq!(written("a.log.1", 1, whole), [CopyBegins, Copy]);
+    assert_eq!(written("a.logs", 1, whole), [New, New], "another name");
+    assert_eq!(written("b.log", 1, whole), [New, New]);
     let changed: &[(u64, &[u8])] = &[(0, b"one\n"), (4, b"2\n"), (6, b"o\n")];
-    assert_eq!(write("a.log.2", 1, changed), [CopyBegins, New, New]);
+    assert_eq!(written("a.log.2", 1, changed), [CopyBegins, New, New]);
+    let sparse: &[(u64, &[u8])] = &[(4, b"two\n"), (20, b"end\n")];
+    assert_eq!(written("a.log.4", 1, sparse), [CopyBegins, Copy], "a hole");
     let more: &[(u64, &[u8])] = &[(0, b"one\ntwo\n"), (8, b"three\n")];
-    assert_eq!(write("a.log.3", 1, more), [CopyBegins, New]);
+    assert_eq!(written("a.log.3", 1, more), [CopyBegins, New]);
     let packed: &[(u64, &[u8])] = &[(0, b"\x1f\x8b\x08\0"), (4, b"any\n")];
-    assert_eq!(write("a.log.gz", 1, packed), [CopyBegins, Copy]);
-    assert_eq!(write("c.gz", 1, packed), [New, New]);
+    assert_eq!(written("a.log.gz", 1, packed), [CopyBegins, Copy]);
+    assert_eq!(written("c.gz", 1, packed), [New, New]);
 }
