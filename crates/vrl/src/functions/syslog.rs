@@ -1,7 +1,9 @@
 //! `parse_syslog`. If a message has no year, the original function takes the year from the clock. This version takes it from the
 //! receive time of the batch.
 
-use chrono::{DateTime, Datelike, Utc};
+use chrono::{DateTime, Datelike, NaiveDate, Utc};
+use millstream_record::Time;
+use millstream_wire::syslog::newest;
 use syslog_loose::{Message, ProcId, Protocol, Variant, parse_message_with_year_exact_tz};
 use vrl::{
     compiler::{Context, Resolved, TimeZone},
@@ -24,10 +26,19 @@ pub(super) fn parse(arguments: &[Option<Value>], context: &mut Context<'_>) -> R
         TimeZone::Named(zone) => Some(*zone),
         TimeZone::Local => None,
     };
-    let year = |(month, ..): syslog_loose::IncompleteDate| match (received.month(), month) {
-        // A message of December that was received in January is from the previous year.
-        (1, 12) => received.year() - 1,
-        _ => received.year(),
+    let now = Time::from_parts(received.timestamp(), 0);
+    let year = |(month, day, hour, minute, second): syslog_loose::IncompleteDate| {
+        let in_year = |year: i64| {
+            let date = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?;
+            Some(
+                date.and_hms_opt(hour, minute, second)?
+                    .and_utc()
+                    .timestamp(),
+            )
+        };
+        let newest = newest(received.year().into(), now, in_year);
+        let newest = newest.and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+        newest.map_or(received.year(), |time| time.year())
     };
     let message = parse_message_with_year_exact_tz(&text, year, zone, Variant::Either)?;
     Ok(value_of(message))

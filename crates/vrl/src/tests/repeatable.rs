@@ -99,6 +99,14 @@ fn now_and_the_year_of_syslog_messages_come_from_the_receive_time() {
         changed(program, json).unwrap(),
         r#"{"appname":"app","facility":"user","hostname":"host","message":"text","procid":12,"severity":"notice","timestamp":"2023-06-13T16:33:35.000000000Z"}"#
     );
+    for (date, expected) in [("Nov 15 22:00:00", 2023), ("Dec  1 00:00:00", 2022)] {
+        let json = format!(r#"{{"message":"<13>{date} host app: text"}}"#);
+        let text = changed(program, &json).unwrap();
+        assert!(
+            text.contains(&format!(r#""timestamp":"{expected}-"#)),
+            "{text}"
+        );
+    }
     let json = r#"{"message":"<165>1 2003-10-11T22:14:15.003Z h a - ID47 [x@1 k=\"v\"] hi"}"#;
     assert_eq!(
         changed(program, json).unwrap(),

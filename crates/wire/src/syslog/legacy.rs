@@ -7,6 +7,9 @@
 //! TAG: TEXT                                     without a time: Python
 //! SEQ: HOST: *Mmm dd hh:mm:ss.mmm UTC: TEXT     Cisco IOS; each of SEQ, HOST, `*` and the zone may be missing
 //! Mmm dd yyyy hh:mm:ss HOST : TEXT              Cisco ASA
+//! Mmm dd hh:mm:ss ZONE SP HOST SP TAG[PID]: ... a zone behind the time: `EST`, `+0100`
+//! Mmm dd hh:mm:ss Message forwarded from HOST: TAG[PID]: TEXT     AIX and Solaris
+//! Mmm dd hh:mm:ss last message repeated 3 times                   also `-- MARK --`: a daemon about itself, without a host
 //! ```
 //!
 //! Except in Cisco's formats, a word is a host only if it follows a time. A word is a tag only if it is followed by a colon and a
@@ -15,17 +18,26 @@
 use millstream_record::Time;
 
 use super::{
+    digits::{fraction, number, offset},
     header::Header,
-    time::{Clock, Stamp},
+    time::{Clock, Stamp, Zone},
     words::find,
 };
+use crate::zone::named;
 
 /// A longer word is not a tag (RFC 3164 allows 32 bytes, RFC 5424 48; file names occur as well).
 const TAG_BYTES_MAX: usize = 128;
+/// A longer text is not the name of a host.
+const HOST_BYTES_MAX: usize = 256;
 
 /// Parses a message whose time has been read. `rest` begins with the time, and `stamp` has the time and the length of its text.
 #[inline(always)]
-pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header<'a> {
+pub(super) fn behind_time<'a>(
+    rest: &'a [u8],
+    stamp: Stamp,
+    clock: &Clock,
+    now: Time,
+) -> Header<'a> {
     let mut header = Header {
         time: stamp.time,
         ..Header::default()
@@ -48,6 +60,18 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
     };
     if let Some(zone) = zone_word(text) {
         return in_zone(rest, text, zone, header, now);
+    }
+    let mut text = text;
+    if may_be_no_host(text) {
+        if about_itself(text, &mut header) {
+            return header;
+        }
+        if let Some((zone, behind)) = zone_behind(text) {
+            if let Some(time) = stamp.time {
+                header.time = Some(clock.in_zone(rest, stamp.length, zone, now).unwrap_or(time));
+            }
+            text = behind;
+        }
     }
     let Some((host, behind)) = host(text) else {
         tagged(text, &mut header);
@@ -77,6 +101,59 @@ fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
     // `[::1]` is a host, `su[123]` is a tag.
     let brackets = find([b'['], others).is_some();
     (!is_tag && !brackets).then_some((host, rest.get(1..)?))
+}
+
+/// Whether the first word may be another one than a host although no colon follows it.
+#[inline(always)]
+fn may_be_no_host(text: &[u8]) -> bool {
+    matches!(
+        text,
+        [b'A'..=b'Z', b'A'..=b'Z', ..]
+            | [b'-' | b'+', b'-' | b'0'..=b'9', ..]
+            | [b'M' | b'm', b'e', b's', b's', ..]
+            | [b'l', b'a', b's', b't', ..]
+    )
+}
+
+/// Parses a text that a daemon writes about itself, and in which no host follows the time. Returns whether `text` is one.
+#[cold]
+fn about_itself<'a>(text: &'a [u8], header: &mut Header<'a>) -> bool {
+    if let Some(rest) = text.strip_prefix(b"Message forwarded from ") {
+        let near = rest.get(..HOST_BYTES_MAX).unwrap_or(rest);
+        let end = near.windows(2).position(|pair| pair == b": ");
+        if let Some((host, behind)) = end.and_then(|end| rest.split_at_checked(end))
+            && !host.contains(&b' ')
+        {
+            header.host = host;
+            tagged(behind.get(2..).unwrap_or_default(), header);
+            return true;
+        }
+    }
+    const STARTS: [&[u8]; 3] = [b"last message repeated ", b"message repeated ", b"--"];
+    if STARTS.iter().any(|start| text.starts_with(start)) {
+        header.message = text;
+        return true;
+    }
+    false
+}
+
+/// Returns the zone at the start of `text`, and the text after it. There is none if the next word is not a host: `EST su: x` comes
+/// from a host that is called EST.
+#[cold]
+fn zone_behind(text: &[u8]) -> Option<(Zone<'_>, &[u8])> {
+    let (word, behind) = text.split_at_checked(find([b' '], text)?)?;
+    let behind = behind.get(1..)?;
+    let zone = match word {
+        [sign @ (b'+' | b'-'), digits @ ..] => {
+            let (seconds, rest) = offset(digits)?;
+            rest.is_empty().then_some(())?;
+            Zone::Offset(if *sign == b'-' { -seconds } else { seconds })
+        }
+        name if name.iter().all(u8::is_ascii_uppercase) => Zone::Name(name, named(name)?),
+        _ => return None,
+    };
+    host(behind)?;
+    Some((zone, behind))
 }
 
 /// Sets the tag, the process id and the message in `header` from `text`.
@@ -155,6 +232,21 @@ fn in_zone<'a>(
     header
 }
 
+/// Parses a message of Meraki after its version: `SECONDS.FRACTION HOST TEXT`.
+#[cold]
+pub(super) fn meraki(text: &[u8]) -> Option<Header<'_>> {
+    let (seconds, rest) = number(text, 9, 11)?;
+    let (nanos, rest) = fraction(rest);
+    let (host, rest) = host(rest.strip_prefix(b" ")?)?;
+    let mut header = Header {
+        time: Some(Time::from_parts(seconds, nanos)),
+        host,
+        ..Header::default()
+    };
+    tagged(rest, &mut header);
+    Some(header)
+}
+
 /// Parses a message that does not begin with a time: one of Cisco's formats, or a message without a time.
 #[cold]
 pub(super) fn odd<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Header<'a> {
@@ -178,7 +270,7 @@ fn cisco<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Option<Header<'a>>
             _ => text,
         };
         if let Some(stamp) = clock.read(text_at, now) {
-            let mut header = behind_time(text_at, stamp, now);
+            let mut header = behind_time(text_at, stamp, clock, now);
             header.sequence = sequence;
             if header.host.is_empty() {
                 header.host = host;

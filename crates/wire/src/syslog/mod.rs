@@ -50,3 +50,5 @@ pub use jiff::tz::TimeZone;
 pub use parse::{Parsed, Parser};
 pub(crate) use priority::{FACILITIES, SEVERITIES};
 pub use priority::{facility, severity};
+pub(crate) use time::is_surely_newest;
+pub use time::newest;

@@ -146,12 +146,16 @@ impl Parser {
         let Some((priority, rest)) = priority::read(line) else {
             return Some((self.without_priority(line, now)?, false));
         };
-        let modern = match rest.first_chunk() {
-            Some([b'1'..=b'9', b' ']) => self.modern(rest.get(2..)?),
+        let versioned = match rest {
+            [b'1'..=b'9', b' ', text @ ..]
+            | [b'1'..=b'9', b'0'..=b'9', b' ', text @ ..]
+            | [b'1'..=b'9', b'0'..=b'9', b'0'..=b'9', b' ', text @ ..] => Some(text),
             _ => None,
         };
+        let modern = versioned.and_then(|text| self.modern(text));
         let is_modern = modern.is_some();
-        let mut header = match modern {
+        let meraki = || legacy::meraki(versioned?);
+        let mut header = match modern.or_else(meraki) {
             Some(header) => header,
             None => self.legacy(rest, now),
         };
@@ -172,7 +176,7 @@ impl Parser {
     #[inline(always)]
     fn legacy<'a>(&mut self, rest: &'a [u8], now: Time) -> Header<'a> {
         match self.clock.read(rest, now) {
-            Some(stamp) => legacy::behind_time(rest, stamp, now),
+            Some(stamp) => legacy::behind_time(rest, stamp, &self.clock, now),
             None => legacy::odd(rest, &mut self.clock, now),
         }
     }

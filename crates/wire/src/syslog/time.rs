@@ -1,9 +1,9 @@
 //! Timestamps: RFC 3164 (no year, no zone), RFC 3339, and the variants that devices send.
 //!
-//! A date without a year gets the year that brings it closest to the receive time, so that the last second of December,
-//! received in January, belongs to the previous year.
+//! A date without a year gets the newest year in which it is at most a day after the receive time. The day is for clocks that are
+//! ahead, and for senders in other zones: logs are of the past, so a date in May that is read in November is not one of next year.
 
-use jiff::{civil::DateTime, tz::TimeZone};
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use millstream_record::Time;
 
 use super::{
@@ -11,8 +11,13 @@ use super::{
     digits::{clock_time, few_digits, fraction, iso_date_time, month, number, offset, second},
 };
 
-/// A date without a year that is at most this far from the receive time is certainly in the nearest year.
-const SURELY_NEAREST: i64 = 180 * DAY;
+/// A date without a year may be this much later than the receive time.
+const AHEAD_MAX: i64 = DAY;
+/// In a year that brings a date to between this much before the receive time and [`AHEAD_MAX`] after it, the date is certainly the
+/// newest one.
+const SURELY_NEWEST: i64 = 363 * DAY;
+/// A date exists at least once in this many years: February 29 is missing in 1900 and 2100.
+const LEAP_YEARS: i64 = 8;
 /// Length of `Mmm dd hh:mm`.
 const SHORT_BYTES: usize = 12;
 /// Length of `Mmm dd hh:mm:ss`.
@@ -33,6 +38,13 @@ pub(super) struct Clock {
     /// The cached text with a year, and the start of its minute as if the text were in UTC.
     minute: [u8; MINUTE_BYTES],
     minute_seconds: i64,
+}
+
+/// A zone that follows a time: seconds east of Greenwich, and its name.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Zone<'a> {
+    Offset(i64),
+    Name(&'a [u8], i64),
 }
 
 /// A time and the length of its text.
@@ -74,7 +86,7 @@ impl Clock {
         }
         let (second, rest) = second(rest)?;
         let seconds = self.short_seconds + second;
-        let near = (seconds - now.seconds()).abs() < SURELY_NEAREST;
+        let near = is_surely_newest(seconds, now);
         match rest {
             // A time that is followed by a year has another format, which [`Clock::short`] reads.
             [b' ', b'0'..=b'9', a, b, c, ..] if [a, b, c].into_iter().all(u8::is_ascii_digit) => {
@@ -176,7 +188,7 @@ impl Clock {
         };
         let seconds = match year {
             Some(_) => self.local(civil),
-            None => self.nearest(civil, now),
+            None => self.newest(civil, now),
         };
         // The minute is cached only if the text has the usual length, with a two-digit hour and without a fraction.
         if let (Some(seconds), Some(short)) = (seconds, text.first_chunk())
@@ -236,17 +248,10 @@ impl Clock {
         }
     }
 
-    /// Returns the seconds since 1970 for a date without a year, in the year that brings it closest to `now`.
-    fn nearest(&self, civil: Civil, now: Time) -> Option<i64> {
+    /// Returns the seconds since 1970 for a date without a year.
+    fn newest(&self, civil: Civil, now: Time) -> Option<i64> {
         let (year, ..) = date_of(now.seconds().div_euclid(DAY));
-        let candidates = [year - 1, year, year + 1].map(|year| Civil { year, ..civil });
-        // The zone shifts all three candidates equally, so it is ignored here. If the date is February 29, years without this day
-        // are skipped.
-        let far = |civil: &Civil| Some((civil.seconds()? - now.seconds()).abs());
-        let nearest = candidates
-            .iter()
-            .filter_map(|civil| Some((far(civil)?, civil)));
-        self.local(*nearest.min_by_key(|(far, _)| *far)?.1)
+        newest(year, now, |year| self.local(Civil { year, ..civil }))
     }
 
     /// Returns the seconds since 1970 for a local time. If the clocks are set back and the local time occurs twice, the earlier
@@ -269,11 +274,54 @@ impl Clock {
         Some(zoned.ok()?.as_second() + civil.second / 60)
     }
 
+    /// Reads the time in the first `length` bytes of `text` in the zone behind it. `None` if the time names a zone itself, or if the
+    /// zone is the configured one.
+    #[cold]
+    pub(super) fn in_zone(
+        &self,
+        text: &[u8],
+        length: usize,
+        zone: Zone<'_>,
+        now: Time,
+    ) -> Option<Time> {
+        let behind_date = text.get(SHORT_BYTES..length)?;
+        if behind_date.iter().any(|byte| b"+-Zz".contains(byte)) {
+            return None;
+        }
+        let utc = Self::read_utc(text, now)?.time?;
+        let offset = match zone {
+            Zone::Offset(offset) => offset,
+            Zone::Name(name, offset) => {
+                let at = Timestamp::from_second(utc.seconds()).ok()?;
+                let own = self.zone.to_offset_info(at);
+                if own.abbreviation().as_bytes() == name {
+                    return None;
+                }
+                offset
+            }
+        };
+        let seconds = utc.seconds().checked_sub(offset)?;
+        Some(Time::from_parts(seconds, utc.subsec_nanos()))
+    }
+
     /// Reads the time at the start of `text` as UTC. Called if the text after the time names UTC or GMT.
     #[cold]
     pub(super) fn read_utc(text: &[u8], now: Time) -> Option<Stamp> {
         Self::new(TimeZone::UTC).read(text, now)
     }
+}
+
+/// Whether a date without a year, in the year that makes it `seconds`, cannot be in a later year.
+pub(crate) fn is_surely_newest(seconds: i64, now: Time) -> bool {
+    (-SURELY_NEWEST..=AHEAD_MAX).contains(&(seconds - now.seconds()))
+}
+
+/// Returns a date without a year in the newest year in which it is at most [`AHEAD_MAX`] after `now`. `year` is the year of `now`, and
+/// `in_year` returns the date in a year, or `None` if that year does not have it.
+pub fn newest(year: i64, now: Time, in_year: impl Fn(i64) -> Option<i64>) -> Option<i64> {
+    let years = (year - LEAP_YEARS..=year + 1).rev();
+    let mut dates = years.filter_map(in_year);
+    dates.find(|seconds| *seconds - now.seconds() <= AHEAD_MAX)
 }
 
 impl From<Moment> for Stamp {
@@ -304,17 +352,33 @@ mod tests {
     }
 
     #[test]
-    fn a_date_without_a_year_gets_the_year_closest_to_the_receive_time() {
+    fn a_date_without_a_year_gets_the_newest_year_that_is_not_in_the_future() {
         for (now, text, expected) in [
             (
                 "2026-01-01T00:00:05Z",
                 "Dec 31 23:59:59 h",
                 "2025-12-31T23:59:59Z",
             ),
+            // A clock that is ahead.
             (
                 "2025-12-31T23:59:58Z",
                 "Jan  1 00:00:00 h",
                 "2026-01-01T00:00:00Z",
+            ),
+            (
+                "2026-11-20T12:00:00Z",
+                "Nov 21 12:00:00 h",
+                "2026-11-21T12:00:00Z",
+            ),
+            (
+                "2026-11-20T12:00:00Z",
+                "Nov 21 12:00:01 h",
+                "2025-11-21T12:00:01Z",
+            ),
+            (
+                "2026-11-28T00:00:00Z",
+                "May  1 10:00:00 h",
+                "2026-05-01T10:00:00Z",
             ),
             (
                 "2026-07-01T00:00:00Z",
@@ -323,26 +387,39 @@ mod tests {
             ),
             (
                 "2026-11-21T00:00:00Z",
-                "Oct 11 22:14:15 h",
-                "2026-10-11T22:14:15Z",
+                "Dec 11 22:14:15 h",
+                "2025-12-11T22:14:15Z",
             ),
             (
                 "2026-02-01T00:00:00Z",
-                "Oct 11 22:14:15 h",
-                "2025-10-11T22:14:15Z",
+                "Mar 11 22:14:15 h",
+                "2025-03-11T22:14:15Z",
             ),
-            // The nearest year with a February 29.
+            // The newest year with a February 29.
             (
                 "2025-03-01T00:00:00Z",
                 "Feb 29 12:00:00 h",
                 "2024-02-29T12:00:00Z",
             ),
+            (
+                "2027-12-01T00:00:00Z",
+                "Feb 29 12:00:00 h",
+                "2024-02-29T12:00:00Z",
+            ),
         ] {
-            assert_eq!(
-                read("UTC", now, text),
-                (Some(at(expected)), 15),
-                "{text} at {now}"
-            );
+            let found = read("UTC", now, text);
+            assert_eq!(found, (Some(at(expected)), 15), "{text} at {now}");
+        }
+        // A time that was cached in one year is not used in another one.
+        let mut clock = Clock::new(TimeZone::UTC);
+        for (now, expected) in [
+            ("2026-11-28T00:00:00Z", "2026-05-01T10:00:00Z"),
+            ("2027-04-29T10:00:00Z", "2026-05-01T10:00:00Z"),
+            ("2027-04-30T10:00:00Z", "2027-05-01T10:00:00Z"),
+            ("2026-04-29T10:00:00Z", "2025-05-01T10:00:00Z"),
+        ] {
+            let stamp = clock.read(b"May  1 10:00:00 h", at(now)).unwrap();
+            assert_eq!(stamp.time, Some(at(expected)), "{now}");
         }
     }
 
