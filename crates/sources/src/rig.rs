@@ -142,7 +142,9 @@ impl Downstream {
         let lines = batches.iter().flat_map(|batch| {
             assert!(batch.body.is_empty() || batch.body.ends_with(b"\n"));
             let text = String::from_utf8_lossy(&batch.body).into_owned();
-            let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            // Not `str::lines`, which removes a CR.
+            let lines = text.split_terminator('\n');
+            let lines: Vec<String> = lines.map(str::to_owned).collect();
             assert_eq!(lines.len(), batch.count as usize);
             lines
         });

@@ -11,12 +11,19 @@
 //!
 //! The runtime divides a line of more than 16 KiB into parts, each of which is a line of this format. The caller joins the
 //! parts.
+//!
+//! Docker writes JSON instead. A `log` without a newline continues in the next line of its stream.
+//!
+//! ```text
+//! {"log":"the text of a line\n","stream":"stdout","time":"2026-11-21T07:00:00.123456789Z"}
+//! ```
 
 use memchr::memchr;
 use millstream_record::Time;
 
 use crate::{
-    msgpack::{write_array_len, write_map_len, write_str, write_time},
+    json::{Progress, to_msgpack},
+    msgpack::{Reader, write_array_len, write_map_len, write_str, write_time},
     record::MESSAGE,
 };
 
@@ -51,13 +58,56 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
         b"F" => false,
         _ => return None,
     };
-    let time: jiff::Timestamp = std::str::from_utf8(time).ok()?.parse().ok()?;
     Some(Line {
-        time: Time(i64::try_from(time.as_nanosecond()).ok()?),
+        time: read_time(time)?,
         stream,
         partial,
         text,
     })
+}
+
+/// Parses a line without its newline in the format of CRI or of Docker; `None` if it has another format. The text of a line of
+/// Docker is in `buffer`.
+pub fn parse_any<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<Line<'a>> {
+    match line.first() {
+        Some(b'{') => docker(line, buffer),
+        _ => parse(line),
+    }
+}
+
+fn docker<'a>(line: &[u8], buffer: &'a mut Vec<u8>) -> Option<Line<'a>> {
+    buffer.clear();
+    match to_msgpack(line, buffer).ok()? {
+        Progress::Consumed(end) if line.get(end..)?.trim_ascii().is_empty() => {}
+        Progress::Consumed(_) | Progress::NeedMore => return None,
+    }
+    let mut reader = Reader::new(buffer);
+    let (mut log, mut stream, mut time) = (None, None, None);
+    for _ in 0..reader.map_len().ok()? {
+        let place = match reader.bytes().ok()? {
+            b"log" => &mut log,
+            b"stream" => &mut stream,
+            b"time" => &mut time,
+            _ => {
+                reader.skip().ok()?;
+                continue;
+            }
+        };
+        *place = Some(reader.bytes().ok()?);
+    }
+    let log = log?;
+    let text = log.strip_suffix(b"\n");
+    Some(Line {
+        time: read_time(time?)?,
+        stream: stream?,
+        partial: text.is_none(),
+        text: text.unwrap_or(log),
+    })
+}
+
+fn read_time(text: &[u8]) -> Option<Time> {
+    let time: jiff::Timestamp = std::str::from_utf8(text).ok()?.parse().ok()?;
+    Some(Time(i64::try_from(time.as_nanosecond()).ok()?))
 }
 
 /// Splits `text` at the first space. Returns `None` if there is no space, or no byte before it.
@@ -119,6 +169,29 @@ mod tests {
             "9999-12-31T00:00:00Z stdout F beyond the range of time",
         ] {
             assert_eq!(parse(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn lines_of_docker_are_read() {
+        let mut buffer = Vec::new();
+        let line = br#"{"log":"a \u00e4\r\n","stream":"stderr","attrs":{"a":"b"},"time":"2016-10-06T00:17:09.5Z"}"#;
+        let line = parse_any(line, &mut buffer).unwrap();
+        assert_eq!(line.time, Time::from_parts(1_475_713_029, 500_000_000));
+        let expected = (&b"stderr"[..], false, "a \u{e4}\r".as_bytes());
+        assert_eq!((line.stream, line.partial, line.text), expected);
+        let line = br#"{"log":"part","stream":"stdout","time":"2016-10-06T00:17:09Z"}"#;
+        let line = parse_any(line, &mut buffer).unwrap();
+        assert_eq!((line.partial, line.text), (true, &b"part"[..]));
+        for other in [
+            r#"{"log":"x\n","stream":"stdout"}"#,
+            r#"{"log":"x\n","time":"2016-10-06T00:17:09Z"}"#,
+            r#"{"log":1,"stream":"stdout","time":"2016-10-06T00:17:09Z"}"#,
+            r#"{"log":"x\n","stream":"stdout","time":"2016-10-06T00:17:09Z"} x"#,
+            r#"{"level":"info"}"#,
+            r#"{"log":"x"#,
+        ] {
+            assert_eq!(parse_any(other.as_bytes(), &mut buffer), None, "{other}");
         }
     }
 

@@ -73,6 +73,23 @@ pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// Returns `text` without the CR before each newline. `None` if there is no such CR, so that the bytes can be used as they are.
+///
+/// Most text has no CR at all. One search for a CR then costs less than a look at the byte before each newline.
+pub fn without_returns(text: &[u8]) -> Option<Vec<u8>> {
+    let ends_line = |at: &usize| text.get(at + 1) == Some(&b'\n');
+    let mut returns = memchr_iter(b'\r', text).filter(ends_line);
+    let first = returns.next()?;
+    let mut out = Vec::with_capacity(text.len() - 1);
+    let mut from = 0;
+    for at in std::iter::once(first).chain(returns) {
+        out.extend_from_slice(text.get(from..at).unwrap_or_default());
+        from = at + 1;
+    }
+    out.extend_from_slice(text.get(from..).unwrap_or_default());
+    Some(out)
+}
+
 /// Appends one entry `[time, {"message": text}]`.
 pub fn write_entry(out: &mut Vec<u8>, time: Time, text: &[u8]) {
     write_array_len(out, 2);
@@ -123,6 +140,19 @@ mod tests {
             let expected: Vec<_> = memchr_iter(b'\n', &text).collect();
             prop_assert_eq!(found, expected);
         }
+    }
+
+    #[test]
+    fn only_a_cr_before_a_newline_is_removed() {
+        let without = |text: &str| {
+            let found = without_returns(text.as_bytes());
+            found.map(|text| String::from_utf8(text).unwrap())
+        };
+        for text in ["", "a\nb\n", "10%\r20%\n", "a\r", "\n\r"] {
+            assert_eq!(without(text), None, "{text:?}");
+        }
+        assert_eq!(without("a\r\nb\nc\r\n").unwrap(), "a\nb\nc\n");
+        assert_eq!(without("\r\n1\r2\r\r\nc\r").unwrap(), "\n1\r2\r\nc\r");
     }
 
     #[test]

@@ -3,7 +3,11 @@
 use millstream_record::{Encoding, Time};
 use millstream_wire::{cri, lines};
 
-use super::{framed::Framed, options::TooLong, plain::piece};
+use super::{
+    framed::Framed,
+    options::{Cr, TooLong},
+    plain::piece,
+};
 
 /// How records are made from lines, and how they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +18,8 @@ pub(super) enum Form {
     Cri,
     /// Lines are joined by newlines, and written with a time.
     Joined,
+    /// Partial lines of a container are joined, then the lines of each stream are joined by newlines.
+    CriJoined,
 }
 
 impl Form {
@@ -21,8 +27,21 @@ impl Form {
     pub(super) fn encoding(self) -> Encoding {
         match self {
             Self::Line => Encoding::Lines,
-            Self::Cri | Self::Joined => Encoding::Packed,
+            Self::Cri | Self::Joined | Self::CriJoined => Encoding::Packed,
         }
+    }
+
+    /// The same records in the format of a container runtime.
+    pub(super) fn behind_runtime(self) -> Self {
+        match self {
+            Self::Line | Self::Cri => Self::Cri,
+            Self::Joined | Self::CriJoined => Self::CriJoined,
+        }
+    }
+
+    /// Whether lines are joined by newlines.
+    fn joins_lines(self) -> bool {
+        matches!(self, Self::Joined | Self::CriJoined)
     }
 }
 
@@ -41,8 +60,12 @@ pub(super) struct Assembler {
 struct PendingRecord {
     stream: Vec<u8>,
     time: Time,
+    /// The time of its last line.
+    last: Time,
     text: Vec<u8>,
     lines: usize,
+    /// Whether the last line is partial, so that the next one continues it.
+    within_line: bool,
     /// Whether it is longer than `line_max`.
     too_long: bool,
 }
@@ -71,6 +94,10 @@ impl Assembler {
         self.form
     }
 
+    pub(super) fn set_form(&mut self, form: Form) {
+        self.form = form;
+    }
+
     pub(super) fn line_max(&self) -> usize {
         self.line_max
     }
@@ -94,13 +121,45 @@ impl Assembler {
         self.pending.iter().position(|open| open.stream == stream)
     }
 
+    /// Whether the next line of a record continues its last one.
+    pub(super) fn is_within_line(&self, at: usize) -> bool {
+        self.pending
+            .get(at)
+            .is_some_and(|record| record.within_line)
+    }
+
+    /// Notes the time of the last line of a record, and whether that line is partial.
+    pub(super) fn note_line(&mut self, at: usize, time: Time, partial: bool) {
+        if let Some(record) = self.pending.get_mut(at) {
+            (record.last, record.within_line) = (time, partial);
+        }
+    }
+
+    /// Removes the CR at the end of a record, because the part that ends the line is empty.
+    pub(super) fn trim(&mut self, at: usize, cr: Cr) {
+        if let Some(record) = self.pending.get_mut(at) {
+            let length = cr.trim(&record.text).len();
+            record.text.truncate(length);
+        }
+    }
+
+    /// Ends the records of other streams to which no line was added after the time `until`.
+    pub(super) fn finish_others(&mut self, stream: &[u8], until: Time, out: &mut Framed) {
+        let is_over = |open: &PendingRecord| open.stream != stream && open.last < until;
+        while let Some(at) = self.pending.iter().position(is_over) {
+            self.finish(at, out);
+        }
+    }
+
     /// Begins a record; returns its index.
     pub(super) fn begin(&mut self, time: Time, stream: &[u8]) -> usize {
         self.pending.push(PendingRecord {
             stream: stream.to_vec(),
             time,
+            last: time,
             text: Vec::new(),
             lines: 0,
+            within_line: false,
             too_long: false,
         });
         self.pending.len() - 1
@@ -108,13 +167,14 @@ impl Assembler {
 
     /// Adds a line to a record, or the part of the line that `line_max` and `too_long` allow.
     pub(super) fn add(&mut self, at: usize, line: &[u8], out: &mut Framed) {
-        let is_joined = self.form == Form::Joined;
+        let joins_lines = self.form.joins_lines();
         let Some(record) = self.pending.get_mut(at) else {
             return;
         };
         let begins_anew =
             self.too_long == TooLong::Split && record.too_long && record.text.is_empty();
-        if is_joined && record.lines > 0 && !begins_anew {
+        let newline = joins_lines && record.lines > 0 && !begins_anew && !record.within_line;
+        if newline {
             record.text.push(b'\n');
         }
         record.lines += 1;
@@ -126,7 +186,7 @@ impl Assembler {
         let was_too_long = std::mem::replace(&mut record.too_long, true);
         match self.too_long {
             TooLong::Truncate if was_too_long => {
-                let kept = record.text.len() - line.len() - usize::from(is_joined);
+                let kept = record.text.len() - line.len() - usize::from(newline);
                 record.text.truncate(kept);
             }
             TooLong::Truncate => {
@@ -137,12 +197,13 @@ impl Assembler {
                 out.reject(&record.text, self.line_max, true);
                 record.text.clear();
             }
-            TooLong::Split => self.split(at, line.len(), out),
+            TooLong::Split => self.split(at, newline.then_some(line.len()), out),
         }
     }
 
-    /// Writes pieces of a record until the rest is not too long. The last line has `line_bytes` bytes.
-    fn split(&mut self, at: usize, line_bytes: usize, out: &mut Framed) {
+    /// Writes pieces of a record until the rest is not too long. `last_line` is the length of its last line, if a newline is before
+    /// that line.
+    fn split(&mut self, at: usize, last_line: Option<usize>, out: &mut Framed) {
         let Some(record) = self.pending.get_mut(at) else {
             return;
         };
@@ -153,8 +214,10 @@ impl Assembler {
         );
         let mut begin = 0;
         // The lines before the last one become a record, so that the split is between lines.
-        let is_joined = self.form == Form::Joined;
-        if is_joined && line_bytes <= self.line_max && text.len() > line_bytes {
+        if let Some(line_bytes) = last_line
+            && line_bytes <= self.line_max
+            && text.len() > line_bytes
+        {
             let before = text.len() - line_bytes - 1;
             self.write(time, &stream, &text[..before], out);
             begin = before + 1;
@@ -208,7 +271,7 @@ impl Assembler {
                 out.body.extend_from_slice(text);
                 out.body.push(b'\n');
             }
-            Form::Cri => cri::write_entry(&mut out.body, time, stream, text),
+            Form::Cri | Form::CriJoined => cri::write_entry(&mut out.body, time, stream, text),
             Form::Joined => lines::write_entry(&mut out.body, time, text),
         }
     }

@@ -37,7 +37,16 @@ impl Charset {
         self.0 == UTF_8
     }
 
-    fn is_utf16(self) -> bool {
+    /// The encoding of a text that begins with `start`: the byte order mark of UTF-16 decides its byte order.
+    pub(super) fn of_text(self, start: &[u8]) -> Self {
+        match start {
+            [0xff, 0xfe, ..] if self.is_utf16() => Self(UTF_16LE),
+            [0xfe, 0xff, ..] if self.is_utf16() => Self(UTF_16BE),
+            _ => self,
+        }
+    }
+
+    pub(super) fn is_utf16(self) -> bool {
         self.0 == UTF_16LE || self.0 == UTF_16BE
     }
 
@@ -103,8 +112,8 @@ impl Charset {
     /// order mark may be.
     pub(super) fn decode(self, text: &[u8], start: bool) -> (Cow<'_, [u8]>, bool) {
         if self.is_utf8() {
-            let mark = start.then(|| text.strip_prefix(b"\xef\xbb\xbf")).flatten();
-            return (Cow::Borrowed(mark.unwrap_or(text)), false);
+            let text = if start { without_mark(text) } else { text };
+            return (Cow::Borrowed(text), false);
         }
         let (text, garbled) = match start {
             true => self.0.decode_with_bom_removal(text),
@@ -116,6 +125,14 @@ impl Charset {
         };
         (text, garbled)
     }
+}
+
+/// The byte order mark of UTF-8, which some editors write at the start of a file.
+pub(crate) const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// `text`, which is at the start of the input, without the byte order mark of UTF-8.
+pub(crate) fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(MARK).unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -166,6 +183,17 @@ mod tests {
         assert_eq!(named("utf-16le").last_line(text), Some(6));
         assert_eq!(named("utf-16be").last_line(text), Some(4));
         assert_eq!(named("latin1").last_line(text), Some(5));
+    }
+
+    #[test]
+    fn the_mark_decides_the_byte_order_of_utf_16() {
+        for name in ["utf-16", "utf_16", "utf-16le", "utf-16be"] {
+            let of_text = |start: &[u8]| named(name).of_text(start).0;
+            assert_eq!(of_text(b"\xfe\xff\0a"), UTF_16BE, "{name}");
+            assert_eq!(of_text(b"\xff\xfea\0"), UTF_16LE, "{name}");
+            assert_eq!(of_text(b"a\0b\0"), named(name).0, "{name}");
+        }
+        assert!(named("latin1").of_text(b"\xfe\xff").unit() == 1);
     }
 
     #[test]

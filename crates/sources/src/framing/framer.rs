@@ -17,7 +17,7 @@ use super::{
     assembler::{Assembler, Form},
     charset::Charset,
     framed::Framed,
-    options::{Framing, TooLong},
+    options::{Cr, Framing, TooLong},
 };
 
 /// The part of [`Framer::window`] that is reserved for the prefixes of a record's lines and for the start of the next record.
@@ -59,23 +59,35 @@ struct Whole {
 /// Makes records from text.
 #[derive(Debug)]
 pub(crate) struct Framer {
+    /// The encoding of the option.
+    configured: Charset,
+    /// The encoding of the text.
     charset: Charset,
+    /// Whether the start of the text was seen, which may have a byte order mark.
+    saw_start: bool,
+    cr: Cr,
     /// Matches the first line of a record that may have several lines.
     first_line: Option<Regex>,
     wait: Option<Duration>,
     assembler: Assembler,
     remainder: Option<Remainder>,
+    /// For the line that is decoded.
+    buffer: Vec<u8>,
 }
 
 impl Clone for Framer {
     /// A framer with the same settings for another text.
     fn clone(&self) -> Self {
         Self {
-            charset: self.charset,
+            configured: self.configured,
+            charset: self.configured,
+            saw_start: false,
+            cr: self.cr,
             first_line: self.first_line.clone(),
             wait: self.wait,
             assembler: self.assembler.clone(),
             remainder: None,
+            buffer: Vec::new(),
         }
     }
 }
@@ -97,12 +109,35 @@ impl Framer {
             }
         };
         Ok(Self {
+            configured: charset,
             charset,
+            saw_start: false,
+            cr: Cr::default(),
             first_line,
             wait,
             assembler: Assembler::new(form, line_max, too_long),
             remainder: None,
+            buffer: Vec::new(),
         })
+    }
+
+    /// Sets the treatment of the CR at the end of lines.
+    pub(crate) fn with_cr(mut self, cr: Cr) -> Self {
+        self.cr = cr;
+        self
+    }
+
+    /// The same records in text that a container runtime has written.
+    pub(crate) fn behind_runtime(mut self) -> Self {
+        let form = self.assembler.form().behind_runtime();
+        self.assembler.set_form(form);
+        self.wait = self.wait.or(Some(CRI_WAIT));
+        self
+    }
+
+    /// The treatment of the CR at the end of lines.
+    pub(crate) fn cr(&self) -> Cr {
+        self.cr
     }
 
     /// Whether [`super::scan`] would find the same records.
@@ -157,6 +192,17 @@ impl Framer {
         self.charset.last_line(text)
     }
 
+    /// Whether the text can be decoded only once the start of its input is known.
+    pub(crate) fn wants_start(&self) -> bool {
+        self.configured.is_utf16() && !self.saw_start
+    }
+
+    /// Notes the first bytes of the input.
+    pub(crate) fn begins_with(&mut self, start: &[u8]) {
+        self.charset = self.configured.of_text(start);
+        self.saw_start = start.len() >= self.unit();
+    }
+
     /// Forgets the record that was cut, because the next text does not continue the previous text.
     pub(crate) fn reset(&mut self) {
         self.remainder = None;
@@ -173,13 +219,22 @@ impl Framer {
         out: &mut Framed,
     ) -> usize {
         self.assembler.clear();
+        if start {
+            self.begins_with(text);
+        }
         let mut whole = self.whole(0, out);
         let mut at = 0;
         while let Some((length, next)) = self.charset.newline(&text[at..]) {
             let line = &text[at..at + length];
-            self.line(line, start && at == 0, received, out, |framer, out| {
-                whole = framer.whole(at, out);
-            });
+            self.line(
+                line,
+                (start && at == 0, true),
+                received,
+                out,
+                |framer, out| {
+                    whole = framer.whole(at, out);
+                },
+            );
             at += next;
             if self.assembler.is_empty() {
                 whole = self.whole(at, out);
@@ -195,6 +250,10 @@ impl Framer {
             Ending::Full if whole.at == 0 => {
                 if at == 0 {
                     at = self.charset.cut(text, text.len()).max(1).min(text.len());
+                    if at > 1 && self.unit() == 1 {
+                        // A newline may follow the CR.
+                        at = self.cr.trim(&text[..at]).len();
+                    }
                     self.cut_line(&text[..at], start, received, out);
                 }
                 if let Some(stream) = self.assembler.cut_all(out) {
@@ -205,7 +264,13 @@ impl Framer {
             Ending::Full => {}
             Ending::End => {
                 if at < text.len() {
-                    self.line(&text[at..], start && at == 0, received, out, |_, _| {});
+                    self.line(
+                        &text[at..],
+                        (start && at == 0, true),
+                        received,
+                        out,
+                        |_, _| {},
+                    );
                 }
                 self.assembler.finish_all(out);
                 whole = self.whole(text.len(), out);
@@ -237,27 +302,30 @@ impl Framer {
         }
     }
 
-    /// Adds a line. Calls `begins` if the line begins a record and thereby completes the previous ones.
+    /// Adds a line, which is at the `start` of the input, and is `whole` unless it was cut. Calls `begins` if the line begins a record
+    /// and thereby completes the previous ones.
     fn line(
         &mut self,
         raw: &[u8],
-        start: bool,
+        (start, whole): (bool, bool),
         received: Time,
         out: &mut Framed,
         begins: impl FnOnce(&Self, &Framed),
     ) {
         let (line, garbled) = self.charset.decode(raw, start);
+        let cr = if whole { self.cr } else { Cr::Keep };
         match self.assembler.form() {
-            Form::Line => self.plain(&line, received, out),
-            Form::Cri => self.cri(&line, out),
+            Form::Line => self.plain(cr.trim(&line), received, out),
+            Form::Cri | Form::CriJoined => self.container(&line, out, begins),
             Form::Joined => {
+                let line = cr.trim(&line);
                 let first_line = self.first_line.as_ref();
-                if first_line.is_some_and(|first_line| first_line.is_match(&line)) {
+                if first_line.is_some_and(|first_line| first_line.is_match(line)) {
                     self.assembler.finish_all(out);
                     self.remainder = None;
                     begins(self, out);
                 }
-                self.joined(&line, received, out);
+                self.joined(line, received, out);
             }
         }
         out.garbled += u32::from(garbled);
@@ -291,37 +359,109 @@ impl Framer {
         }
     }
 
-    fn cri(&mut self, line: &[u8], out: &mut Framed) {
+    /// Adds a line of a container runtime.
+    fn container(&mut self, line: &[u8], out: &mut Framed, begins: impl FnOnce(&Self, &Framed)) {
         let line_max = self.assembler.line_max();
-        let Some(part) = cri::parse(line) else {
-            return out.reject(line, line_max, false);
-        };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        match cri::parse_any(line, &mut buffer) {
+            None => out.reject(line, line_max, false),
+            Some(part) if self.assembler.form() == Form::Cri => self.part(part, out),
+            Some(part) => self.joined_part(part, out, begins),
+        }
+        self.buffer = buffer;
+    }
+
+    /// Adds a part of a record. Returns false if the rest of a record that was cut includes it.
+    fn is_kept(&mut self, part: &cri::Line<'_>, ends: bool, out: &mut Framed) -> bool {
         let remainder = self.remainder.as_ref();
-        if let Some(remainder) = remainder.filter(|remainder| remainder.stream == part.stream) {
-            let policy = remainder.policy;
-            if !part.partial {
-                self.remainder = None;
-            }
-            match policy {
-                TooLong::Split => {}
-                TooLong::Truncate => return,
-                TooLong::Reject => return out.reject(part.text, line_max, true),
-            }
+        let Some(remainder) = remainder.filter(|remainder| remainder.stream == part.stream) else {
+            return true;
+        };
+        let policy = remainder.policy;
+        if ends || policy == TooLong::Split {
+            self.remainder = None;
+        }
+        if policy == TooLong::Reject {
+            out.reject(part.text, self.assembler.line_max(), true);
+        }
+        policy == TooLong::Split
+    }
+
+    fn part(&mut self, part: cri::Line<'_>, out: &mut Framed) {
+        if !self.is_kept(&part, !part.partial, out) {
+            return;
         }
         let at = match self.assembler.of_stream(part.stream) {
             Some(at) => at,
             None => self.assembler.begin(part.time, part.stream),
         };
-        self.assembler.add(at, part.text, out);
+        self.add_part(at, &part, out);
         if !part.partial {
             self.assembler.finish(at, out);
         }
     }
 
+    /// Like [`Framer::part`], but joins the lines of each stream. A line that the runtime divided is tested by its first part, so that
+    /// no line has to be held.
+    fn joined_part(
+        &mut self,
+        part: cri::Line<'_>,
+        out: &mut Framed,
+        begins: impl FnOnce(&Self, &Framed),
+    ) {
+        let wait = self.wait.unwrap_or_default().as_nanos();
+        let wait = i64::try_from(wait).unwrap_or(i64::MAX);
+        // Without this, lines of two streams that alternate would never be complete at the same time.
+        let until = Time(part.time.0.saturating_sub(wait));
+        self.assembler.finish_others(part.stream, until, out);
+        let open = self.assembler.of_stream(part.stream);
+        let is_within = open.is_some_and(|at| self.assembler.is_within_line(at));
+        let line = match part.partial {
+            true => part.text,
+            false => self.cr.trim(part.text),
+        };
+        let first_line = self.first_line.as_ref();
+        let is_first = !is_within && first_line.is_some_and(|first| first.is_match(line));
+        if is_first {
+            if let Some(at) = open {
+                self.assembler.finish(at, out);
+            }
+            let remainder = self.remainder.as_ref();
+            if remainder.is_some_and(|remainder| remainder.stream == part.stream) {
+                self.remainder = None;
+            }
+        }
+        if self.assembler.is_empty() {
+            begins(self, out);
+        }
+        if !self.is_kept(&part, false, out) {
+            return;
+        }
+        let at = match self.assembler.of_stream(part.stream) {
+            Some(at) => at,
+            None => self.assembler.begin(part.time, part.stream),
+        };
+        self.add_part(at, &part, out);
+    }
+
+    /// Adds the text of a part. The part that ends a line may be empty, so that the CR is in the part before it.
+    fn add_part(&mut self, at: usize, part: &cri::Line<'_>, out: &mut Framed) {
+        match part.partial {
+            true => self.assembler.add(at, part.text, out),
+            false => {
+                if part.text.is_empty() && self.assembler.is_within_line(at) {
+                    self.assembler.trim(at, self.cr);
+                }
+                self.assembler.add(at, self.cr.trim(part.text), out);
+            }
+        }
+        self.assembler.note_line(at, part.time, part.partial);
+    }
+
     /// Adds the first part of a line that does not fit into one call.
     fn cut_line(&mut self, raw: &[u8], start: bool, received: Time, out: &mut Framed) {
         let before = self.remainder.clone();
-        self.line(raw, start, received, out, |_, _| {});
+        self.line(raw, (start, false), received, out, |_, _| {});
         if self.assembler.form() == Form::Line {
             self.remainder = before.or_else(|| Some(self.remainder_of(Vec::new())));
         }

@@ -89,6 +89,33 @@ fn in_pieces(framer: &mut Framer, text: &[u8], piece: usize) -> (Vec<String>, Ve
 }
 
 #[test]
+fn a_record_of_one_stream_does_not_hold_back_another_stream_for_long() {
+    let multiline = Multiline {
+        start: r"^\d".to_owned(),
+        wait: "1s".parse().unwrap(),
+    };
+    let framing = Framing::Multiline(multiline);
+    let mut framer = framer(&framing, "utf-8", 1000, TooLong::Split).behind_runtime();
+    let line = |second: u8, stream: &str, text: &str| {
+        format!("2026-01-02T03:04:{second:02}Z {stream} F {text}\n")
+    };
+    let text = [
+        line(1, "stderr", "1 wrong"),
+        line(1, "stdout", "1 one"),
+        line(1, "stderr", "  at a"),
+        line(2, "stdout", "2 two"),
+        line(3, "stdout", "3 three"),
+        line(3, "stdout", "  at b"),
+        line(4, "stdout", "4 four"),
+    ];
+    let (messages, taken) = step(&mut framer, &text.concat(), Ending::Open);
+    let expected = ["1 one|stdout", "1 wrong\n  at a|stderr", "2 two|stdout"];
+    assert_eq!(messages[..3], expected);
+    assert_eq!(taken, text[..6].concat().len());
+    assert_eq!(messages[3..], ["3 three\n  at b|stdout"]);
+}
+
+#[test]
 fn lines_are_joined_up_to_the_next_first_line() {
     let mut framer = stacks(1000, TooLong::Split);
     let text = "  odd\n1 one\n  at a\n\n2 two\n3 three\n  at b\n";

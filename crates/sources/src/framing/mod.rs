@@ -1,5 +1,5 @@
-//! Where records end in a stream of bytes: the options `framing`, `line_max`, `too_long` and `encoding` of sources that read
-//! text.
+//! Where records end in a stream of bytes: the options `framing`, `line_max`, `too_long`, `cr` and `encoding` of sources that
+//! read text.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
@@ -17,8 +17,8 @@ mod framer_tests;
 mod options;
 mod plain;
 
-pub(crate) use charset::Charset;
+pub(crate) use charset::{Charset, MARK, without_mark};
 pub(crate) use framed::{Framed, NOT_FRAMED, Rejected};
 pub(crate) use framer::{Ending, Framer, Remainder};
-pub(crate) use options::{Framing, LINE_MAX, LINE_MAX_LARGEST, Multiline, TooLong};
+pub(crate) use options::{Cr, Framing, LINE_MAX, LINE_MAX_LARGEST, Multiline, TooLong};
 pub(crate) use plain::{Scanned, piece, scan};

@@ -2,6 +2,8 @@
 
 use millstream_wire::lines;
 
+use super::options::Cr;
+
 /// The result of scanning the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scanned {
@@ -13,16 +15,21 @@ pub(crate) enum Scanned {
     Partial,
 }
 
-/// Scans the start of `text`. Lines may have at most `line_max` bytes without their newlines.
-pub(crate) fn scan(text: &[u8], line_max: usize) -> Scanned {
+/// Scans the start of `text`. Lines may have at most `line_max` bytes without their ends. `cr`: whether a CR belongs to the end.
+pub(crate) fn scan(text: &[u8], line_max: usize, cr: Cr) -> Scanned {
     let mut end = 0;
     while text.len() - end > line_max {
         // Every line that ends within the next `line_max + 1` bytes is short enough, so only the last newline in these bytes is
         // searched.
         match lines::cut(&text[end..], line_max.saturating_add(1)) {
-            0 if end == 0 => return Scanned::TooLong,
-            // The next line is too long. The next scan begins with it.
-            0 => return Scanned::Lines(end),
+            0 => match text.get(end + line_max..) {
+                Some([b'\r', b'\n', ..]) if cr == Cr::Drop => end += line_max + 2,
+                // The next byte may be a newline.
+                Some([b'\r']) if cr == Cr::Drop && end == 0 => return Scanned::Partial,
+                _ if end == 0 => return Scanned::TooLong,
+                // The next line is too long. The next scan begins with it.
+                _ => return Scanned::Lines(end),
+            },
             whole => end += whole,
         }
     }
@@ -46,16 +53,28 @@ mod tests {
 
     #[test]
     fn whole_lines_are_found_up_to_the_first_that_is_too_long() {
-        assert_eq!(scan(b"", 4), Scanned::Partial);
-        assert_eq!(scan(b"abc", 4), Scanned::Partial);
-        assert_eq!(scan(b"abcd", 4), Scanned::Partial);
-        assert_eq!(scan(b"abcde", 4), Scanned::TooLong);
-        assert_eq!(scan(b"abcd\n", 4), Scanned::Lines(5));
-        assert_eq!(scan(b"abcde\n", 4), Scanned::TooLong);
-        assert_eq!(scan(b"a\nbc\n\nd", 4), Scanned::Lines(6));
-        assert_eq!(scan(b"a\nabcde\nb\n", 4), Scanned::Lines(2));
-        assert_eq!(scan(b"a\nb\nabcd\nab", 4), Scanned::Lines(9));
-        assert_eq!(scan(b"a\nb\nabcd\nabcde", 4), Scanned::Lines(9));
+        assert_eq!(scan(b"", 4, Cr::Keep), Scanned::Partial);
+        assert_eq!(scan(b"abc", 4, Cr::Keep), Scanned::Partial);
+        assert_eq!(scan(b"abcd", 4, Cr::Keep), Scanned::Partial);
+        assert_eq!(scan(b"abcde", 4, Cr::Keep), Scanned::TooLong);
+        assert_eq!(scan(b"abcd\n", 4, Cr::Keep), Scanned::Lines(5));
+        assert_eq!(scan(b"abcde\n", 4, Cr::Keep), Scanned::TooLong);
+        assert_eq!(scan(b"a\nbc\n\nd", 4, Cr::Keep), Scanned::Lines(6));
+        assert_eq!(scan(b"a\nabcde\nb\n", 4, Cr::Keep), Scanned::Lines(2));
+        assert_eq!(scan(b"a\nb\nabcd\nab", 4, Cr::Keep), Scanned::Lines(9));
+        assert_eq!(scan(b"a\nb\nabcd\nabcde", 4, Cr::Keep), Scanned::Lines(9));
+    }
+
+    #[test]
+    fn the_cr_at_the_end_of_a_line_does_not_count() {
+        let scan = |text| super::scan(text, 4, Cr::Drop);
+        assert_eq!(scan(b"abcd\r\n"), Scanned::Lines(6));
+        assert_eq!(scan(b"abcd\r\nef\n"), Scanned::Lines(9));
+        assert_eq!(scan(b"a\nabcd\r\nabcd\r"), Scanned::Lines(8));
+        assert_eq!(scan(b"abcd\r"), Scanned::Partial);
+        assert_eq!(scan(b"abcde\r\n"), Scanned::TooLong);
+        assert_eq!(scan(b"abcd\rx"), Scanned::TooLong);
+        assert_eq!(super::scan(b"abcd\r\n", 4, Cr::Keep), Scanned::TooLong);
     }
 
     #[test]

@@ -13,7 +13,10 @@ use millstream_wire::{
     msgpack::{write_array_len, write_bin, write_map_len, write_str, write_time},
 };
 
-use super::{cutter::Records, rules::Rule};
+use super::{
+    cutter::{Boundaries, RecordEnd, Records},
+    rules::Rule,
+};
 
 /// Records that together have at most this many bytes are copied out of the buffer that they were read into. A larger batch takes
 /// the buffer. Each buffer has room for the largest request, so a batch of a few lines would waste memory if it took a buffer.
@@ -47,23 +50,27 @@ impl Batcher {
         let filter = &self.rule.filter;
         let (body, count, encoding) = match records {
             Records::None => return None,
-            Records::Separate(records) => {
+            Records::Separate(mut records) => {
+                self.trim(&mut records);
                 let (body, count) = self.packed(&records)?;
                 (body, count, Encoding::Packed)
             }
-            Records::Lines(text) if filter.is_empty() => {
-                let count = lines::count(&text);
-                (text.into(), count, Encoding::Lines)
-            }
-            Records::Lines(text) => self.filtered(&text)?,
-            Records::InPlace(range) if !filter.is_empty() => {
-                let text = buffer.as_ref().and_then(|buffer| buffer.get(range));
-                self.filtered(text.unwrap_or_default())?
+            Records::Lines(text) => {
+                let trimmed = self.rule.boundaries.cr.trim_all(&text);
+                self.lines(trimmed.unwrap_or(text))?
             }
             Records::InPlace(range) => {
-                let body = share(buffer, range);
-                let count = lines::count(&body);
-                (body, count, Encoding::Lines)
+                let text = buffer.as_ref().and_then(|buffer| buffer.get(range.clone()));
+                let text = text.unwrap_or_default();
+                match self.rule.boundaries.cr.trim_all(text) {
+                    Some(lines) => self.lines(lines)?,
+                    None if !filter.is_empty() => self.filtered(text)?,
+                    None => {
+                        let body = share(buffer, range);
+                        let count = lines::count(&body);
+                        (body, count, Encoding::Lines)
+                    }
+                }
             }
         };
         Some(self.envelope(body, count, encoding, values))
@@ -85,10 +92,32 @@ impl Batcher {
         })
     }
 
+    fn lines(&self, text: Vec<u8>) -> Option<(Bytes, u32, Encoding)> {
+        if !self.rule.filter.is_empty() {
+            return self.filtered(&text);
+        }
+        let count = lines::count(&text);
+        Some((text.into(), count, Encoding::Lines))
+    }
+
     fn filtered(&self, text: &[u8]) -> Option<(Bytes, u32, Encoding)> {
         let filtered = self.rule.filter.lines(text);
         self.filtered.add(u64::from(filtered.dropped));
         (filtered.left > 0).then(|| (filtered.text.into(), filtered.left, Encoding::Lines))
+    }
+
+    /// Removes the CRs at the ends of lines from joined records.
+    fn trim(&self, records: &mut [Vec<u8>]) {
+        let Boundaries { end, cr, .. } = &*self.rule.boundaries;
+        if !matches!(end, RecordEnd::Start(..)) {
+            return;
+        }
+        for record in records {
+            record.truncate(cr.trim(record).len());
+            if let Some(trimmed) = cr.trim_all(record) {
+                *record = trimmed;
+            }
+        }
     }
 
     /// Encodes records that may hold newlines: each becomes `{"message": record}`. Returns the body and the number of records.
@@ -145,9 +174,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        framing::TooLong,
+        framing::{Cr, TooLong},
         fuse::{
-            cutter::{Boundaries, RecordEnd},
             filter::Filter,
             rules::{NAMES, patterns},
         },
@@ -163,6 +191,7 @@ mod tests {
                 end: RecordEnd::Line,
                 line_max: 9,
                 too_long: TooLong::Reject,
+                cr: Cr::Drop,
             }),
             filter: Filter::new([].into_iter(), deny.iter().copied(), [].into_iter()).unwrap(),
             tee: None,
@@ -186,6 +215,21 @@ mod tests {
         let rejected = batcher.rejected(&[b"too long".to_vec()], &Arc::default());
         assert!(String::from_utf8_lossy(&rejected.unwrap().body).contains("line_max (9 bytes)"));
         assert!(batcher.rejected(&[], &Arc::default()).is_none());
+    }
+
+    #[test]
+    fn the_cr_at_the_end_of_a_line_is_no_part_of_the_record() {
+        let batcher = batcher(&["no$"]);
+        let batch = |records| batcher.batch(records, &mut None, Arc::default());
+        let lines = batch(Records::Lines(b"a\r\nno\r\n\rb\n".to_vec())).unwrap();
+        assert_eq!((&lines.body[..], lines.count), (&b"a\n\rb\n"[..], 2));
+        let mut buffer = Pool::new(1 << 20).take(9);
+        buffer.extend_from_slice(b"xa\r\nb\r\n");
+        let mut buffer = Some(buffer);
+        let lines = batcher.batch(Records::InPlace(1..7), &mut buffer, Arc::default());
+        assert_eq!(&lines.unwrap().body[..], b"a\nb\n");
+        // What is read back from the file is unchanged.
+        assert_eq!(&buffer.unwrap()[..], b"xa\r\nb\r\n");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::{
     tree::Owner,
 };
 use crate::{
-    framing::{LINE_MAX, LINE_MAX_LARGEST, TooLong},
+    framing::{Cr, LINE_MAX, LINE_MAX_LARGEST, TooLong},
     tagging::Tagging,
 };
 
@@ -41,6 +41,10 @@ pub(super) struct Config {
     /// Treatment of a record that is longer than `line_max`.
     #[serde(default)]
     too_long: TooLong,
+    /// Treatment of the carriage return (CR) at the end of lines, with the framings `lines` and `multiline`. Files that are read back
+    /// always have it.
+    #[serde(default)]
+    cr: Cr,
     /// Behavior of a `write` when the next channel is full: `block` waits for free space (a fatal signal ends the wait),
     /// `block: 30s` waits for this time and then returns ENOSPC, `fail` waits for one second and then returns ENOSPC.
     #[serde(default)]
@@ -90,6 +94,9 @@ struct RuleConfig {
     /// Treatment of a record that is longer than `line_max`. Default: the source's `too_long`.
     #[serde(default)]
     too_long: Option<TooLong>,
+    /// Treatment of the CR at the end of lines. Default: the source's `cr`.
+    #[serde(default)]
+    cr: Option<Cr>,
     /// File outside the mount that gets a copy of the records: a template of `{path}` and `{host}`, or a directory (ending in a
     /// slash), to which the file's path is appended.
     #[serde(default)]
@@ -291,6 +298,7 @@ impl Config {
                 end: self.framing.check().map_err(|why| ("framing", why))?,
                 line_max,
                 too_long: self.too_long,
+                cr: self.cr,
             }),
             filter: Filter::default(),
             tee: None,
@@ -325,6 +333,7 @@ impl RuleConfig {
                 end: framing.check().map_err(|why| ("framing", why))?,
                 line_max: line_max.map_err(|why| ("line_max", why))?,
                 too_long: self.too_long.unwrap_or(of.too_long),
+                cr: self.cr.unwrap_or(of.cr),
             }),
             filter: filter.map_err(|why| ("", why))?,
             tee: tee.map_err(|why| ("tee", why))?,

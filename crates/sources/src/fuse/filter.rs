@@ -33,7 +33,8 @@ pub(super) struct Filtered {
 
 fn regex(text: &str) -> Result<Regex, String> {
     // The regex crate limits the compiled size and runs in linear time.
-    Regex::new(text).map_err(|error| format!("`{text}` is not a regular expression: {error}"))
+    let pattern = millstream_wire::ruby::without_slashes(text)?;
+    Regex::new(&pattern).map_err(|error| format!("`{text}` is not a regular expression: {error}"))
 }
 
 impl Filter {

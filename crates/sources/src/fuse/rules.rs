@@ -184,6 +184,7 @@ mod tests {
                     end: super::super::cutter::RecordEnd::Line,
                     line_max: 1,
                     too_long: crate::framing::TooLong::Split,
+                    cr: crate::framing::Cr::Drop,
                 }),
                 filter: Filter::new([].into_iter(), deny.into_iter(), [].into_iter()).unwrap(),
                 tee: None,

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Sender;
 
 use crate::{
     flight::share,
-    framing::{self, Ending, Framed, Framer, Scanned, TooLong},
+    framing::{self, Cr, Ending, Framed, Framer, MARK, Scanned, TooLong},
 };
 
 /// The size of one read in bytes: more than a pipe holds.
@@ -59,6 +59,7 @@ pub(super) struct Input {
     pool: Pool,
     line_max: usize,
     too_long: TooLong,
+    cr: Cr,
     part: LinePart,
     carried: Vec<u8>,
     /// Makes the records; `None` if they are plain lines.
@@ -74,10 +75,11 @@ impl Input {
         pool: Pool,
         line_max: usize,
         too_long: TooLong,
-        framer: Option<Framer>,
+        framer: Framer,
     ) -> Self {
         Self {
-            framer,
+            cr: framer.cr(),
+            framer: Some(framer).filter(|framer| !framer.is_plain()),
             start: true,
             file,
             stop,
@@ -99,6 +101,11 @@ impl Input {
             let mut buffer = self.pool.reserve(room).await;
             buffer.append(&mut self.carried);
             let read = self.read(&mut buffer)?;
+            if self.start && buffer.starts_with(MARK) {
+                buffer.drain(..MARK.len());
+            }
+            // The mark may arrive in several pieces.
+            self.start &= MARK.starts_with(&buffer) && buffer.len() < MARK.len();
             if read == 0 && !buffer.is_empty() && self.part == LinePart::Line {
                 // The last line has no newline.
                 buffer.push(b'\n');
@@ -178,17 +185,23 @@ impl Input {
             while self.part != LinePart::Line && at < buffer.len() {
                 at += self.skip_long_line(&buffer[at..], to).await?;
             }
-            match framing::scan(&buffer[at..], self.line_max) {
+            match framing::scan(&buffer[at..], self.line_max, self.cr) {
                 Scanned::Partial => return Some(buffer[at..].to_vec()),
                 Scanned::Lines(bytes) => {
                     let end = at + bytes;
-                    if framing::scan(&buffer[end..], self.line_max) == Scanned::Partial {
+                    if framing::scan(&buffer[end..], self.line_max, self.cr) == Scanned::Partial {
                         let left = buffer[end..].to_vec();
-                        to.send(Piece::Lines(share(buffer, at..end))).await.ok()?;
+                        let lines = match self.cr.trim_all(&buffer[at..end]) {
+                            Some(lines) => lines.into(),
+                            None => share(buffer, at..end),
+                        };
+                        to.send(Piece::Lines(lines)).await.ok()?;
                         return Some(left);
                     }
                     // A line that is too long follows in the buffer, so the buffer is still needed.
-                    let lines = Bytes::copy_from_slice(&buffer[at..end]);
+                    let lines = &buffer[at..end];
+                    let trimmed = self.cr.trim_all(lines).map(Bytes::from);
+                    let lines = trimmed.unwrap_or_else(|| Bytes::copy_from_slice(lines));
                     to.send(Piece::Lines(lines)).await.ok()?;
                     at = end;
                 }

@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     flight::Flight,
-    framing::{Charset, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, NOT_FRAMED, TooLong},
+    framing::{Charset, Cr, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, NOT_FRAMED, TooLong},
     tagging::{LOCAL_VALUES, Tagging},
 };
 use input::{Input, Piece};
@@ -64,7 +64,11 @@ struct Config {
     /// Policy for lines longer than `line_max`.
     #[serde(default)]
     too_long: TooLong,
-    /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ...
+    /// Treatment of the carriage return (CR) at the end of lines.
+    #[serde(default)]
+    cr: Cr,
+    /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ... In UTF-16, a byte order mark at
+    /// the start of the text decides the byte order.
     #[serde(default = "encoding")]
     encoding: String,
 }
@@ -90,7 +94,8 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     };
     let line_max = config.line_max.as_usize();
     let framer = Framer::new(&config.framing, charset, line_max, config.too_long)
-        .map_err(|why| vec![node.problem_at("framing", why)])?;
+        .map_err(|why| vec![node.problem_at("framing", why)])?
+        .with_cr(config.cr);
     let tag = Tagging::of(config.tag.as_deref(), LOCAL_VALUES, node).map_err(|why| vec![why])?;
     Ok(Box::new(Stdin::new(config, tag, framer, None)))
 }
@@ -132,7 +137,7 @@ impl Stdin {
         };
         let (sender, pieces) = mpsc::channel(PIECES);
         let line_max = self.config.line_max.as_usize();
-        let framer = Some(self.framer.clone()).filter(|framer| !framer.is_plain());
+        let framer = self.framer.clone();
         let too_long = self.config.too_long;
         let pool = context.pool.clone();
         let input = Input::new(file, stopped, pool, line_max, too_long, framer);

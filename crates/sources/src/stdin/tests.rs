@@ -5,7 +5,7 @@ use std::{
 
 use super::{COMPONENT, Config, Stdin};
 use crate::{
-    framing::{Charset, Framer, Framing, TooLong},
+    framing::{Charset, Cr, Framer, Framing, TooLong},
     rig::{Downstream, Running, try_build, until},
     tagging::Tagging,
 };
@@ -19,6 +19,7 @@ fn source(input: fs::File, line_max: u64, too_long: TooLong) -> Box<Stdin> {
         framing: Framing::Lines,
         line_max: Size::bytes(line_max),
         too_long,
+        cr: Cr::Drop,
         encoding: "utf-8".to_owned(),
     };
     source_of(config, input)
@@ -184,6 +185,7 @@ fn multiline_records_and_other_encodings_are_read_from_a_pipe() {
         framing: Framing::Multiline(multiline),
         line_max: Size::mib(1),
         too_long: TooLong::Split,
+        cr: Cr::Drop,
         encoding: "latin1".to_owned(),
     };
     let input = fs::File::from(std::os::fd::OwnedFd::from(reader));

@@ -352,6 +352,10 @@ impl Admission {
         }
         let start = read_start(file)?;
         match gzip::form(&start, stat.len, &found.path) {
+            Form::Plain if is_compressed(&start) => {
+                self.skip_compressed(&stat, found);
+                return Ok(None);
+            }
             Form::Plain => {}
             Form::Gzip => return self.judge_gzip(file, &stat, found, &start, files),
             Form::Unfinished => return Ok(None),
@@ -409,6 +413,25 @@ impl Admission {
         })
     }
 
+    /// Skips a file that was compressed by a program other than gzip.
+    fn skip_compressed(&mut self, stat: &Stat, found: &FoundFile) {
+        let is_unsent = self.known.find(stat.inode).is_some_and(Past::is_unsent);
+        let path = found.path.display();
+        if self.first || is_unsent && !found.matches {
+            let text = format_args!(
+                "{path} was never read and cannot be read: it is compressed, but not by gzip; to get its lines, decompress it \
+                 to a name that `paths` matches"
+            );
+            self.reporter.warn("compressed", text);
+        } else {
+            // Usually the original was read before it was rotated and compressed.
+            let text =
+                format_args!("{path} is not read, because it is compressed, and not by gzip");
+            self.reporter.info("compressed", text);
+        }
+        self.done.insert(stat.inode, stat.seen());
+    }
+
     /// Adds the former contents of the inode, which earlier runs read before the file was truncated. Copies of these contents
     /// are then recognized.
     fn remember_former(&mut self, tracked: &Arc<Tracked>) {
@@ -434,16 +457,6 @@ impl Admission {
         found: &FoundFile,
         start: &[u8],
     ) -> io::Result<Option<Beginning>> {
-        if is_compressed(start) {
-            let text = format_args!(
-                "{} was never read and cannot be read: it is compressed, but not by gzip; to get its lines, decompress it \
-                 to a name that `paths` matches",
-                found.path.display()
-            );
-            self.reporter.warn("compressed", text);
-            self.done.insert(stat.inode, stat.seen());
-            return Ok(None);
-        }
         if self.was_compressed(stat, found, start)? {
             return Ok(None);
         }
@@ -534,7 +547,8 @@ impl Admission {
     /// Begins at the end. If the last line has no newline yet, begins at the start of that line, so that a line that is being written
     /// is read whole.
     fn begin_at_end(&self, file: &fs::File, stat: &Stat) -> io::Result<Begin> {
-        let framer = &self.common.options.framer;
+        let mut framer = self.common.options.framer.clone();
+        framer.begins_with(&read_start(file)?);
         let unit = framer.unit() as u64;
         let end = written_end(file, stat.len, unit)?;
         let end = end - end % unit;

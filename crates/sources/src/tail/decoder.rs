@@ -12,7 +12,7 @@ use std::time::Instant;
 use millstream_record::{Encoding, Time};
 
 use super::options::Options;
-use crate::framing::{self, Ending, Framed, Framer, Remainder, Scanned, TooLong};
+use crate::framing::{self, Cr, Ending, Framed, Framer, Remainder, Scanned, TooLong};
 
 /// Bytes of one read, and so of a batch. Small enough for the second-level cache, large enough to make the cost per batch
 /// negligible.
@@ -27,6 +27,7 @@ pub(super) struct Decoder {
     framer: Option<Framer>,
     line_max: usize,
     too_long: TooLong,
+    cr: Cr,
     /// The number of bytes to read at a new position.
     first_read: usize,
     /// The number of bytes of the next read. Larger than `first_read` only for a long record.
@@ -75,10 +76,12 @@ impl Decoder {
             _ => READ_BYTES,
         };
         let framer = options.framer.clone();
+        let cr = framer.cr();
         Self {
             framer: Some(framer).filter(|framer| by_line || !framer.is_plain()),
             line_max: options.line_max,
             too_long: options.too_long,
+            cr,
             first_read,
             read_bytes: first_read,
             partial: 0,
@@ -119,6 +122,18 @@ impl Decoder {
     pub(super) fn resume(&mut self, remainder: Option<Remainder>) {
         if let Some(framer) = &mut self.framer {
             framer.resume(remainder);
+        }
+    }
+
+    /// Whether text after the first byte can be decoded only once the start of the file is known.
+    pub(super) fn wants_start(&self) -> bool {
+        self.framer.as_ref().is_some_and(Framer::wants_start)
+    }
+
+    /// Notes the first bytes of the file.
+    pub(super) fn begins_with(&mut self, start: &[u8]) {
+        if let Some(framer) = &mut self.framer {
+            framer.begins_with(start);
         }
     }
 
@@ -173,16 +188,27 @@ impl Decoder {
         }
     }
 
+    /// The records of whole plain lines, each with its newline; `at_start`: they begin at the first byte of the file. `None` if the
+    /// records are the bytes of the file.
+    pub(super) fn altered(&self, lines: &[u8], at_start: bool) -> Option<Vec<u8>> {
+        let marked = match at_start {
+            true => framing::without_mark(lines),
+            false => lines,
+        };
+        let trimmed = self.cr.trim_all(marked);
+        trimmed.or_else(|| (marked.len() < lines.len()).then(|| marked.to_vec()))
+    }
+
     /// Decodes the start of `text`, which begins at the position. `at_start`: the text begins at the first byte of the file.
     pub(super) fn decode(&mut self, text: &[u8], after: After, at_start: bool) -> Decoded {
         if self.framer.is_some() {
             return self.frame(text, after, at_start);
         }
-        match framing::scan(text, self.line_max) {
+        match framing::scan(text, self.line_max, self.cr) {
             Scanned::Lines(bytes) => Decoded::Lines(bytes),
             Scanned::TooLong => Decoded::TooLong(framing::piece(text, self.line_max)),
             Scanned::Partial if after != After::Nothing => {
-                self.read_bytes = (text.len() * 2).min(self.line_max.saturating_add(1));
+                self.read_bytes = (text.len() * 2).min(self.line_max.saturating_add(2));
                 Decoded::More
             }
             Scanned::Partial => {

@@ -18,6 +18,7 @@ use super::{
     context::FileContext,
     identity::{Candidate, MARK_BYTES, Mark, Stat},
 };
+use crate::compressed::is_named_compressed;
 
 /// The first bytes of every gzip file that uses deflate, the only method in use.
 const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
@@ -48,7 +49,8 @@ pub(super) enum Form {
 
 /// The kind of a file of `len` bytes whose first bytes are `start`.
 pub(super) fn form(start: &[u8], len: u64, path: &Path) -> Form {
-    let is_named = path.extension().is_some_and(|extension| extension == "gz");
+    let is_named =
+        path.extension().is_some_and(|extension| extension == "gz") || is_named_compressed(path);
     match start.starts_with(&MAGIC) {
         true if len >= BYTES_MIN => Form::Gzip,
         false if !is_named || len >= BYTES_MIN => Form::Plain,

@@ -14,6 +14,8 @@ use millstream_record::Values;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::scan::tidy;
+
 /// The names of the values that follow from the path of a pod's log.
 const VALUES: [&str; 4] = [
     "kubernetes.namespace",
@@ -53,13 +55,22 @@ impl Default for Kubernetes {
 }
 
 impl Kubernetes {
-    fn root(&self) -> &str {
-        self.root.trim_end_matches('/')
+    /// The directory in the form that paths of a scan have: without `.`, and without a slash at the end.
+    fn root(&self) -> String {
+        tidy(&self.root)
+    }
+
+    /// [`Kubernetes::root`] in front of the rest of a pattern.
+    fn prefix(&self) -> String {
+        match self.root() {
+            root if root.is_empty() || root.ends_with('/') => root,
+            root => root + "/",
+        }
     }
 
     /// The pattern that matches the paths of all current logs.
     pub(super) fn paths(&self) -> String {
-        format!("{}/*/*/*.log", self.root())
+        format!("{}*/*/*.log", self.prefix())
     }
 
     /// The pattern that matches the logs of the pod in which Millstream runs. None if the name of the pod is unknown.
@@ -86,7 +97,7 @@ impl Kubernetes {
         // If the namespace is unknown, pods with this name are excluded in all namespaces.
         let namespace = namespace.map(|name| name.trim().to_owned());
         let namespace = namespace.filter(is_name).unwrap_or("*".to_owned());
-        is_name(&pod).then(|| format!("{}/{namespace}_{pod}_*/**", self.root()))
+        is_name(&pod).then(|| format!("{}{namespace}_{pod}_*/**", self.prefix()))
     }
 
     /// Sets the values that follow from the path of a log.
@@ -120,6 +131,29 @@ mod tests {
         let mut values = Values::new();
         Kubernetes::default().set_values("/var/log/other.log".as_ref(), &mut values);
         assert!(values.is_empty());
+    }
+
+    #[test]
+    fn a_root_may_be_written_in_any_way() {
+        for (root, paths) in [
+            ("./pods", "pods/*/*/*.log"),
+            ("pods/", "pods/*/*/*.log"),
+            ("/x//./pods//", "/x/pods/*/*/*.log"),
+            (".", "*/*/*.log"),
+            ("/", "/*/*/*.log"),
+        ] {
+            let kubernetes = Kubernetes {
+                root: root.to_owned(),
+                own_pod: Some("n/me".to_owned()),
+            };
+            assert_eq!(kubernetes.paths(), paths, "{root}");
+            let start = paths.strip_suffix("*/*/*.log").unwrap();
+            assert_eq!(kubernetes.itself().unwrap(), format!("{start}n_me_*/**"));
+            let mut values = Values::new();
+            let path = format!("{start}shop_web_0a/nginx/0.log");
+            kubernetes.set_values(path.as_ref(), &mut values);
+            assert_eq!(values.get("kubernetes.pod"), Some("web"), "{root}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
     scan::Patterns,
 };
 use crate::{
-    framing::{Charset, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, TooLong},
+    framing::{Charset, Cr, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, TooLong},
     tagging::Tagging,
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Config {
     #[serde(default)]
     paths: OneOrMany<String>,
     /// Reads the logs of the pods of this machine; `{}` enables it with all defaults. Adds the paths of these logs to `paths`,
-    /// uses the framing `cri` instead of `lines`, sets the values `kubernetes.namespace`, `.pod`, `.container` and `.uid`, and
+    /// reads the format of the container runtime (CRI or Docker), which a framing `multiline` then joins, sets the values `kubernetes.namespace`, `.pod`, `.container` and `.uid`, and
     /// makes `kube.NAMESPACE.POD.CONTAINER` the default tag.
     #[serde(default)]
     kubernetes: Option<Kubernetes>,
@@ -41,16 +41,20 @@ pub(super) struct Config {
     /// `{path}` and `{host}`. Default: the name of the node.
     #[serde(default)]
     tag: Option<String>,
-    /// Format that determines where a record ends.
+    /// Format that determines where a record ends. Default: `lines`; with `kubernetes`: `cri`.
     #[serde(default)]
-    framing: Framing,
+    framing: Option<Framing>,
     /// Longest line in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
     /// Treatment of lines that are longer than `line_max`.
     #[serde(default)]
     too_long: TooLong,
-    /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ...
+    /// Treatment of the carriage return (CR) at the end of lines.
+    #[serde(default)]
+    cr: Cr,
+    /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ... In UTF-16, a byte order mark at
+    /// the start of the text decides the byte order.
     #[serde(default = "encoding")]
     encoding: String,
     /// Treatment of files compressed by gzip.
@@ -205,12 +209,18 @@ pub(super) fn check(node: &Node) -> Checked<Arc<Options>> {
         problem("encoding", why);
         Charset::default()
     });
-    let framing = match (&config.framing, pods) {
-        (Framing::Lines, Some(_)) => &Framing::Cri,
-        (framing, _) => framing,
-    };
+    if config.framing == Some(Framing::Lines) && pods.is_some() {
+        let why = "container runtimes add a time and a stream to each line of a pod: remove `framing`, or set `cri` or `multiline`";
+        problem("framing", why.to_owned());
+    }
+    let framing = config.framing.unwrap_or_default();
     let line_max = config.line_max.as_usize();
-    let framer = Framer::new(framing, charset, line_max, config.too_long);
+    let framer = Framer::new(&framing, charset, line_max, config.too_long);
+    let framer = framer.map(|framer| framer.with_cr(config.cr));
+    let framer = framer.map(|framer| match pods {
+        Some(_) => framer.behind_runtime(),
+        None => framer,
+    });
     let framer = framer.map_err(|why| problem("framing", why));
     let (Ok(patterns), Ok(tag), Ok(framer), []) = (patterns, tag, framer, &problems[..]) else {
         return Err(problems);

@@ -27,7 +27,7 @@ use super::{
     sender::{Rejection, Sender},
     source_state::SourceState,
 };
-use crate::framing::{Framed, TooLong};
+use crate::framing::{self, Framed, TooLong};
 
 /// The delay before dropped records are sent again.
 const RESEND_WAIT: Duration = Duration::from_millis(500);
@@ -100,7 +100,15 @@ impl Records {
     /// it already has. Returns `None` if there is no such offset, or if the records are plain lines of an uncompressed file,
     /// because a channel can divide a batch of lines.
     pub(super) fn next_mark(&mut self, file: &fs::File) -> io::Result<Option<u64>> {
-        if !self.common.durable || !self.decoder.is_by_line() {
+        match self.decoder.is_by_line() {
+            true => self.kept_mark(file),
+            false => Ok(None),
+        }
+    }
+
+    /// [`Records::next_mark`] for records that a channel cannot divide.
+    fn kept_mark(&mut self, file: &fs::File) -> io::Result<Option<u64>> {
+        if !self.common.durable {
             return Ok(None);
         }
         let next = self.position.next().offset;
@@ -127,10 +135,7 @@ impl Records {
     ) -> io::Result<Step> {
         let at_start = self.position.next().offset == 0;
         match self.decoder.decode(chunk.text(), after, at_start) {
-            Decoded::Lines(bytes) => {
-                let mark = chunk.mark(bytes);
-                self.send_lines(file, chunk.into_lines(bytes), mark).await
-            }
+            Decoded::Lines(bytes) => self.send_whole_lines(file, chunk, bytes).await,
             Decoded::Framed(framed, bytes) => {
                 self.send_framed(file, framed, chunk.mark(bytes)).await
             }
@@ -187,7 +192,12 @@ impl Records {
             return Ok(self.reject_line(file, end, mark).await? == Step::Continue);
         }
         // Sends the line, or only its first piece if `too_long` truncates the line.
-        self.send_lines(file, chunk.into_line(wanted), mark).await?;
+        let line = chunk.into_line(wanted);
+        let line = match is_whole {
+            true => self.altered(line),
+            false => line,
+        };
+        self.send_lines(file, line, mark).await?;
         Ok(true)
     }
 
@@ -235,6 +245,9 @@ impl Records {
         chunk: &Chunk,
         after: After,
     ) -> io::Result<(Step, Option<Rest>)> {
+        if self.position.next().offset == 0 {
+            self.decoder.begins_with(chunk.text());
+        }
         let text = [&rest.text, chunk.text()].concat();
         match self.decoder.decode(&text, after, false) {
             Decoded::Framed(framed, bytes) => {
@@ -374,6 +387,41 @@ impl Records {
         self.marks = None;
     }
 
+    /// Sends the lines in the first `bytes` bytes of a chunk.
+    async fn send_whole_lines(
+        &mut self,
+        file: &fs::File,
+        chunk: Chunk,
+        bytes: usize,
+    ) -> io::Result<Step> {
+        let at_start = self.position.next().offset == 0;
+        let text = chunk.text();
+        let Some(body) = self.decoder.altered(&text[..bytes], at_start) else {
+            let mark = chunk.mark(bytes);
+            return self.send_lines(file, chunk.into_lines(bytes), mark).await;
+        };
+        // A channel cannot divide a batch whose bytes are not those of the file.
+        let next = self.position.next().offset;
+        let kept = self.kept_mark(file)?.map(|mark| (mark - next) as usize);
+        let kept = kept.filter(|kept| text.get(..*kept).is_some_and(|text| text.ends_with(b"\n")));
+        let (body, bytes) = match kept.filter(|kept| *kept < bytes) {
+            Some(kept) => {
+                let lines = &text[..kept];
+                let body = self.decoder.altered(lines, at_start);
+                (body.unwrap_or_else(|| lines.to_vec()), kept)
+            }
+            None => (body, bytes),
+        };
+        self.send_lines(file, body.into(), chunk.mark(bytes)).await
+    }
+
+    /// The records of the lines at the position.
+    fn altered(&self, lines: Bytes) -> Bytes {
+        let at_start = self.position.next().offset == 0;
+        let altered = self.decoder.altered(&lines, at_start);
+        altered.map_or(lines, Bytes::from)
+    }
+
     /// Sends whole lines; reading continues at `mark`.
     async fn send_lines(&mut self, file: &fs::File, body: Bytes, mark: Mark) -> io::Result<Step> {
         let count = lines::count(&body);
@@ -447,7 +495,12 @@ impl Records {
         }
         self.common.meters.too_long.add(1);
         self.line_end.reset();
-        self.send_lines(file, chunk.into_line(piece), mark).await
+        let at_start = self.position.next().offset == 0;
+        let mut line = chunk.into_line(piece);
+        if at_start {
+            line = line.slice_ref(framing::without_mark(&line));
+        }
+        self.send_lines(file, line, mark).await
     }
 
     /// Rejects the line that ends at `end`; reading continues at `mark`.

@@ -308,7 +308,7 @@ pub(super) fn without_dot(path: PathBuf) -> PathBuf {
 }
 
 /// Removes `.` parts and doubled slashes from a pattern, because the paths that are compared with it have none.
-fn tidy(pattern: &str) -> String {
+pub(super) fn tidy(pattern: &str) -> String {
     let tidied: PathBuf = Path::new(pattern)
         .components()
         .filter(|part| *part != Component::CurDir)

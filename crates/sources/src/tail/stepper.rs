@@ -17,7 +17,7 @@ use super::{
     context::FileContext,
     copy::{self, Copied},
     decoder::After,
-    gzip::GzipText,
+    gzip::{self, GzipText},
     identity::{Mark, Stat, begins_otherwise, generation, is_text, read_start},
     join::{Predecessor, Rest},
     open_file::OpenFile,
@@ -77,6 +77,9 @@ impl Stepper {
         if !self.open().await? {
             return Ok(Step::End);
         }
+        if self.records.decoder.wants_start() && self.records.position.next().offset > 0 {
+            self.read_start()?;
+        }
         if self.gzip.is_some() {
             return self.step_gzip().await;
         }
@@ -103,6 +106,19 @@ impl Stepper {
             return Ok(Step::Continue);
         }
         self.read(next, len, available).await
+    }
+
+    /// Reads the first bytes of the text, where the byte order mark is.
+    fn read_start(&mut self) -> io::Result<()> {
+        let Some(file) = self.file.get() else {
+            return Ok(());
+        };
+        let start = match self.gzip {
+            Some(_) => gzip::first_line(file, 2)?,
+            None => read_start(file)?,
+        };
+        self.records.decoder.begins_with(&start);
+        Ok(())
     }
 
     /// Reads at `next`, and sends what was read. `available` bytes follow `next` in the file, which has `len` bytes.

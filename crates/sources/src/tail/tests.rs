@@ -5,8 +5,10 @@ mod copies;
 mod framed;
 mod gzip;
 mod join;
+mod line_ends;
 mod options;
 mod overwritten;
+mod pods;
 mod records;
 mod rotation;
 

@@ -6,7 +6,7 @@ use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::framing::{Multiline, TooLong};
+use crate::framing::{Cr, Multiline, TooLong};
 
 /// Where a record ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -52,6 +52,7 @@ pub(in crate::fuse) struct Boundaries {
     /// The longest record in bytes, at least 1.
     pub line_max: usize,
     pub too_long: TooLong,
+    pub cr: Cr,
 }
 
 impl Boundaries {

@@ -123,7 +123,7 @@ impl<'a> Joined<'a> {
     /// because it is too long to be held in memory, or because it is skipped.
     fn line(&mut self, end: usize, whole: bool) {
         let mode = self.cuttings.mode;
-        if !mode.within_line && self.start.is_match(&self.text(self.line..end)) {
+        if !mode.within_line && self.begins_record(end) {
             self.end_record();
             (self.record, self.cuttings.mode) = (self.line, Mode::default());
         }
@@ -141,6 +141,12 @@ impl<'a> Joined<'a> {
         if self.cuttings.mode.fate != Fate::Record {
             self.record = self.line;
         }
+    }
+
+    /// Whether the current line, which ends at `end`, is the first line of a record.
+    fn begins_record(&self, end: usize) -> bool {
+        let line = self.text(self.line..end);
+        self.start.is_match(self.boundaries.cr.trim(&line))
     }
 
     /// Ends the current record before the current line.

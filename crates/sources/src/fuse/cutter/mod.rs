@@ -164,8 +164,8 @@ impl Cutter {
         buffer[start..data.start].copy_from_slice(&self.tail);
         let text = &buffer[start..data.end];
         if self.mode.fate == Fate::Record
-            && let Scanned::Lines(bytes) = framing::scan(text, line_max)
-            && framing::scan(&text[bytes..], line_max) == Scanned::Partial
+            && let Scanned::Lines(bytes) = framing::scan(text, line_max, self.boundaries.cr)
+            && framing::scan(&text[bytes..], line_max, self.boundaries.cr) == Scanned::Partial
         {
             return Cuttings {
                 records: Records::InPlace(start..start + bytes),
@@ -188,7 +188,7 @@ impl Cutter {
                 at += self.skip(&text[at..], &mut cuttings);
                 continue;
             }
-            match framing::scan(&text[at..], line_max) {
+            match framing::scan(&text[at..], line_max, self.boundaries.cr) {
                 Scanned::Partial => {
                     cuttings.unfinished = text.len() - at;
                     break;

@@ -3,13 +3,14 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
-use crate::framing::{Charset, Ending, Framed, Framer, Multiline};
+use crate::framing::{Charset, Cr, Ending, Framed, Framer, Multiline};
 
 fn boundaries(framing: Framing, line_max: usize, too_long: TooLong) -> Arc<Boundaries> {
     Arc::new(Boundaries {
         end: framing.check().unwrap(),
         line_max,
         too_long,
+        cr: Cr::Keep,
     })
 }
 

@@ -44,7 +44,7 @@ fn lines_up_to_the_next_start_are_a_record_of_their_file() {
         two.write_all(b"  at c\n4 four\n5 five\n  at").unwrap();
         let first = [
             "  odd",
-            "1 one\n  at a\n  at b\r\n",
+            "1 one\n  at a\n  at b\n",
             "2 two\n  at c",
             "4 four",
         ];
