@@ -63,7 +63,7 @@ mod tests {
             tag: "web",
             values: vec![("peer", "10.0.0.1")],
             records: 1,
-            message,
+            message: message.into(),
         };
         let fields: Vec<_> = redact.iter().map(|&field| field.to_owned()).collect();
         serde_json::from_str(&line(&rejected, &Redaction::new(&fields))).unwrap()

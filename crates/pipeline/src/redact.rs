@@ -338,7 +338,7 @@ mod tests {
             tag: "t",
             values: Vec::new(),
             records: 1,
-            message,
+            message: message.into(),
         }
     }
 

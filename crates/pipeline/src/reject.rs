@@ -1,11 +1,14 @@
 //! Rejected records: `[time, {"node", "reason", "tag", "message"}]`, where `message` has the original bytes. The values of the
 //! batch (`peer`, `host`, `path`), which name the sender, are fields as well.
 //!
+//! If the original is an entry `[time, record]`, there is no `message`: `event_time` has the entry's time, and `record` its record, so that
+//! every sink writes them in a readable form. Both have the original bytes.
+//!
 //! A peer chooses the length of its tag, and may send many tiny records. So only the first [`BESIDE_BYTES_MAX`] bytes of tags, values
 //! and reasons are repeated for each record; all further records of the batch share one rejected record, whose field `records` has
 //! their number.
 
-use std::fmt::Write;
+use std::{borrow::Cow, fmt::Write};
 
 use bytes::Bytes;
 use millstream_record::{Batch, Encoding, Time};
@@ -25,7 +28,17 @@ const BESIDE_VALUE_BYTES: usize = 10;
 /// them is joined.
 const BESIDE_BYTES_MAX: usize = 8 << 20;
 /// Fields that a rejected record may have. A value of the batch with one of these names is left out.
-const OWN: [&str; 5] = ["node", "reason", "tag", "records", "message"];
+const OWN: [&str; 7] = [
+    "node",
+    "reason",
+    "tag",
+    "records",
+    "message",
+    "event_time",
+    "record",
+];
+/// The marker of an entry: an array of two values.
+const ENTRY: u8 = 0x92;
 
 /// Builds the batch for `NODE.rejected`. Each item of `records` has the original bytes of one record of `from`.
 pub fn batch<'a>(
@@ -121,7 +134,35 @@ fn values(from: &Batch) -> impl Iterator<Item = (&str, &str)> {
 
 /// Appends a record to the body that [`envelope`] wraps.
 pub fn write(body: &mut Vec<u8>, node: &str, from: &Batch, record: &[u8], reason: &str) {
-    write_joined(body, node, from, record, reason, 1);
+    let entry = match from.encoding {
+        Encoding::Packed => entry(record),
+        Encoding::Lines => None,
+    };
+    let Some((time, map)) = entry else {
+        return write_joined(body, node, from, record, reason, 1);
+    };
+    let start = body.len();
+    let at = write_beside(body, node, from, reason, 2);
+    write_str(body, b"event_time");
+    body.extend_from_slice(time);
+    write_str(body, b"record");
+    body.extend_from_slice(map);
+    // A record that JSON cannot represent stays binary.
+    if json::write_value(body, at, &mut Vec::new()).is_err() {
+        body.truncate(start);
+        write_joined(body, node, from, record, reason, 1);
+    }
+}
+
+/// The two values of a complete entry.
+fn entry(record: &[u8]) -> Option<(&[u8], &[u8])> {
+    if record.first() != Some(&ENTRY) {
+        return None;
+    }
+    entry_head(record, 0).ok()?;
+    let mut reader = Reader::at(record, 1);
+    let (time, map) = (reader.value().ok()?, reader.value().ok()?);
+    (reader.position() == record.len()).then_some((time, map))
 }
 
 /// Appends one rejected record for `records` records, whose original bytes follow each other in `message`.
@@ -133,26 +174,33 @@ fn write_joined(
     reason: &str,
     records: u32,
 ) {
-    write_array_len(body, 2);
-    write_time(body, from.received);
     let joined = records != 1;
-    let fields = OWN.len() - usize::from(!joined) + values(from).count();
-    write_map_len(body, u32::try_from(fields).unwrap_or(u32::MAX));
-    let own = [
-        ("node", node),
-        ("reason", reason),
-        ("tag", from.tag.as_str()),
-    ];
-    for (key, value) in own.into_iter().chain(values(from)) {
-        write_str(body, key.as_bytes());
-        write_str(body, value.as_bytes());
-    }
+    write_beside(body, node, from, reason, 1 + usize::from(joined));
     if joined {
         write_str(body, b"records");
         write_uint(body, records.into());
     }
     write_str(body, b"message");
     write_bin(body, message);
+}
+
+/// Appends the start of a rejected record, up to its last `more` fields. Returns the offset of its map.
+fn write_beside(body: &mut Vec<u8>, node: &str, from: &Batch, reason: &str, more: usize) -> usize {
+    write_array_len(body, 2);
+    write_time(body, from.received);
+    let at = body.len();
+    let own = [
+        ("node", node),
+        ("reason", reason),
+        ("tag", from.tag.as_str()),
+    ];
+    let fields = own.len() + values(from).count() + more;
+    write_map_len(body, u32::try_from(fields).unwrap_or(u32::MAX));
+    for (key, value) in own.into_iter().chain(values(from)) {
+        write_str(body, key.as_bytes());
+        write_str(body, value.as_bytes());
+    }
+    at
 }
 
 /// Makes a batch from a body of `count` records that [`write`] appended.
@@ -213,7 +261,7 @@ pub struct Rejected<'a> {
     /// The number of records in `message`.
     pub records: u32,
     /// Its original bytes.
-    pub message: &'a [u8],
+    pub message: Cow<'a, [u8]>,
 }
 
 impl<'a> Rejected<'a> {
@@ -232,19 +280,32 @@ impl<'a> Rejected<'a> {
             tag: "",
             values: Vec::new(),
             records: 1,
-            message: b"",
+            message: Cow::Borrowed(b""),
         };
+        let mut time_of_entry: &[u8] = b"";
         let mut reader = Reader::at(bytes, at);
         for _ in 0..reader.map_len().ok()? {
             let key = reader.bytes().ok()?;
-            if key == b"records" {
-                rejected.records = reader.int().ok()?.try_into().ok()?;
-                continue;
+            match key {
+                b"records" => {
+                    rejected.records = reader.int().ok()?.try_into().ok()?;
+                    continue;
+                }
+                b"event_time" => {
+                    time_of_entry = reader.value().ok()?;
+                    continue;
+                }
+                b"record" => {
+                    let map = reader.value().ok()?;
+                    rejected.message = Cow::Owned([&[ENTRY], time_of_entry, map].concat());
+                    continue;
+                }
+                _ => {}
             }
             let value = reader.bytes().ok()?;
             let text = std::str::from_utf8(value);
             match key {
-                b"message" => rejected.message = value,
+                b"message" => rejected.message = value.into(),
                 b"node" => rejected.node = text.ok()?,
                 b"reason" => rejected.reason = text.ok()?,
                 b"tag" => rejected.tag = text.ok()?,
@@ -260,15 +321,17 @@ impl<'a> Rejected<'a> {
     /// Returns one rejected record for each record in `message`. If `message` does not consist of as many entries or lines as `records`
     /// says, returns the rejected record unchanged.
     pub fn split(self) -> Vec<Self> {
-        let messages = match self.records {
-            0 | 1 => None,
-            records => entries(self.message, records).or_else(|| lines(self.message, records)),
+        let messages = match (self.records, &self.message) {
+            (records @ 2.., Cow::Borrowed(all)) => {
+                entries(all, records).or_else(|| lines(all, records))
+            }
+            _ => None,
         };
         let Some(messages) = messages else {
             return vec![self];
         };
         let one = |message| Self {
-            message,
+            message: Cow::Borrowed(message),
             records: 1,
             ..self.clone()
         };
@@ -276,17 +339,17 @@ impl<'a> Rejected<'a> {
     }
 
     /// The original record in a readable form.
-    pub fn original(&self) -> Original<'a> {
-        if let Ok(text) = std::str::from_utf8(self.message) {
+    pub fn original(&self) -> Original<'_> {
+        if let Ok(text) = std::str::from_utf8(&self.message) {
             return Original::Text(text);
         }
         // A text and an entry cannot be confused: an entry begins with the marker of an array, and no UTF-8 text begins with that byte.
         let mut record = Vec::new();
-        match entry_head(self.message, 0) {
-            Ok(head) if json::write_value(self.message, head.record, &mut record).is_ok() => {
+        match entry_head(&self.message, 0) {
+            Ok(head) if json::write_value(&self.message, head.record, &mut record).is_ok() => {
                 Original::Entry(head.time, String::from_utf8_lossy(&record).into_owned())
             }
-            _ => Original::Binary(self.message),
+            _ => Original::Binary(&self.message),
         }
     }
 }
@@ -376,7 +439,7 @@ mod tests {
             let batch = batch("in", &from, [message], "why");
             let read = Rejected::read(&batch.body).unwrap();
             assert_eq!((read.node, read.reason, read.tag), ("in", "why", "web"));
-            assert_eq!((read.time, read.message), (from.received, message));
+            assert_eq!((read.time, &*read.message), (from.received, message));
             assert_eq!(read.values, [("peer", "10.0.0.1")]);
             assert_eq!(read.original(), original);
             for cut in 0..batch.body.len() {
@@ -384,6 +447,53 @@ mod tests {
             }
         }
         assert_eq!(Rejected::read(entry), None);
+    }
+
+    #[test]
+    fn a_rejected_entry_is_a_readable_record_and_keeps_its_bytes() {
+        let deep = [&b"\x92\x01\x81\xa1a"[..], &[0x91; 127], &[0xc0]].concat();
+        let deepest = [&b"\x92\x01\x81\xa1a"[..], &[0x91; 126], &[0xc0]].concat();
+        for (entry, expected) in [
+            (
+                &b"\x92\xd7\0\x60\0\0\0\0\0\0\0\x82\xa1n\x01\xa1m\x81\xa1x\xc4\x01\xff"[..],
+                Some(
+                    r#""event_time":"2021-01-14T08:25:36.000000000Z","record":{"n":1,"m":{"x":"/w=="}}}"#,
+                ),
+            ),
+            // A text in bin, metadata, a time that is an integer of another width.
+            (
+                b"\x92\x92\xcf\0\0\0\0\x60\0\0\0\x81\xa1k\x02\x81\xc4\x01n\x01",
+                Some(r#""event_time":[1610612736,{"k":2}],"record":{"n":1}}"#),
+            ),
+            // These stay binary: a key that is an array, too many levels, an incomplete entry, an entry and more.
+            (b"\x92\x01\x81\x90\x01", None),
+            (&deep, None),
+            (&deepest, Some(r#""event_time":1,"record":{"a":[["#)),
+            (b"\x92\x01\x82\xa1n\x01", None),
+            (b"\x92\x01\x80\xc0", None),
+        ] {
+            let from = Batch {
+                tag: "t".into(),
+                plain: false,
+                encoding: Encoding::Packed,
+                body: Bytes::new(),
+                count: 0,
+                received: Time(1_700_000_000_123_456_789),
+                values: Arc::default(),
+                origins: Vec::new(),
+            };
+            let batch = batch("in", &from, [entry], "why");
+            let head = entry_head(&batch.body, 0).unwrap();
+            let mut text = Vec::new();
+            json::write_value(&batch.body, head.record, &mut text).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            match expected {
+                Some(end) => assert!(text.contains(end), "{text}"),
+                None => assert!(text.contains(r#""message":""#), "{text}"),
+            }
+            assert_eq!(&*Rejected::read(&batch.body).unwrap().message, entry);
+            assert!(batch.len() <= bytes("in", &from, entry, "why"));
+        }
     }
 
     #[test]
@@ -426,7 +536,7 @@ mod tests {
             assert!(
                 split
                     .iter()
-                    .all(|one| one.message == record && one.records == 1)
+                    .all(|one| *one.message == *record && one.records == 1)
             );
             assert!(split.iter().all(|one| one.tag == from.tag.as_str()));
         }
@@ -441,7 +551,7 @@ mod tests {
             tag: "t",
             values: Vec::new(),
             records,
-            message,
+            message: Cow::Borrowed(message),
         };
         for (message, records) in [
             (&b"a\nb\n"[..], 3),

@@ -208,7 +208,7 @@ fn read(path: &Path, address: Option<&Arc<str>>, parts: &mpsc::Sender<Part>) -> 
         let records = Rejected::read(value)
             .map(Rejected::split)
             .unwrap_or_default();
-        let forms = records.iter().map(|record| form(record.message));
+        let forms = records.iter().map(|record| form(&record.message));
         let Some(forms) = forms
             .collect::<Option<Vec<_>>>()
             .filter(|forms| !forms.is_empty())
@@ -273,7 +273,7 @@ impl Gather {
             .batch
             .get_or_insert_with(|| empty(record, encoding, address));
         batch.count += 1;
-        self.body.extend_from_slice(record.message);
+        self.body.extend_from_slice(&record.message);
         if encoding == Encoding::Lines && !record.message.ends_with(b"\n") {
             self.body.push(b'\n');
         }
@@ -320,7 +320,7 @@ mod tests {
             tag,
             values: vec![("peer", "p")],
             records: 1,
-            message,
+            message: message.into(),
         }
     }
 

@@ -159,7 +159,7 @@ mod tests {
         };
         assert_eq!((batch.count, batch.values.get(replay::ADDRESS)), (2, None));
         let record = reject::Rejected::read(&batch.body).unwrap();
-        assert_eq!((record.node, record.message), ("sink", &b"one\n"[..]));
+        assert_eq!((record.node, &*record.message), ("sink", &b"one\n"[..]));
         assert!(record.reason.contains("sent again to gone"), "{record:?}");
         assert!(matches!(poll(&mut strays), Poll::Ready(Ok(None))));
     }

@@ -349,7 +349,7 @@ fn replayed_records_for_a_removed_processor_are_rejected_by_the_consumers_that_i
         };
         assert_eq!((batch.count, batch.values.get(replay::ADDRESS)), (4, None));
         let record = reject::Rejected::read(&batch.body).unwrap();
-        assert_eq!((record.node, record.message), ("sink", &b"\n"[..]));
+        assert_eq!((record.node, &*record.message), ("sink", &b"\n"[..]));
         assert!(record.reason.contains("sent again to gone"), "{record:?}");
         let mut checkpoint = next_checkpoint(&mut fixture.inlet).await;
         assert!(checkpoint.rejected[0].try_outcome().is_none());

@@ -61,10 +61,11 @@ fn tiny_records_that_get_a_long_tag_do_not_grow_without_limit() {
 }
 
 /// The original bytes of the rejected records.
-fn rejected(made: &Made) -> Vec<&[u8]> {
+fn rejected(made: &Made) -> Vec<Vec<u8>> {
     let batch = made.rejected.as_ref().unwrap();
     records(batch)
-        .map(|(range, _)| Rejected::read(&batch.body[range]).unwrap().message)
+        .map(|(range, _)| Rejected::read(&batch.body[range]).unwrap())
+        .map(|rejected| rejected.message.into_owned())
         .collect()
 }
 

@@ -387,7 +387,7 @@ fn run(
         for (_, batch) in &fed.rejected {
             for (range, _) in records(batch) {
                 let rejected = Rejected::read(&batch.body[range]).unwrap();
-                let bytes = without_newline(rejected.message).to_vec();
+                let bytes = without_newline(&rejected.message).to_vec();
                 let (node, tag) = (rejected.node.to_owned(), rejected.tag.to_owned());
                 outcome.rejected.push((node, tag, bytes));
             }
