@@ -25,6 +25,7 @@ pub mod record;
 pub mod relp;
 mod rfc3339;
 mod room;
+pub mod ruby;
 pub mod split;
 pub mod syslog;
 pub mod template;

@@ -14,6 +14,7 @@ use millstream_pipeline::{
     node::{Build, Checked, Component},
     output::Out,
     processor::{MAIN, Processor, Task},
+    report::Reporter,
 };
 use millstream_record::{Batch, Encoding};
 use millstream_wire::{
@@ -37,9 +38,10 @@ pub const COMPONENT: Component = Component {
 struct Parse {
     options: ParseOptions,
     zone: TimeZone,
+    reporter: Reporter,
 }
 
-fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
+fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     if let Some(field) = options.find("time").and_then(Node::as_text) {
         let problem = options.problem_at("time", "`time` wants a map");
         let help = format!("write `time: {{ field: \"{field}\" }}`");
@@ -47,12 +49,12 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     }
     let parse: ParseOptions = options.read()?;
     let in_time = parse.time.as_ref().and_then(|time| time.timezone.as_ref());
-    let (path, name) = match in_time {
-        Some(name) => ("time.timezone", Some(name)),
+    let (path, zone) = match in_time {
+        Some(zone) => ("time.timezone", Some(zone)),
         None => ("timezone", parse.timezone.as_ref()),
     };
-    let name = name.map(String::as_str);
-    let zone = zone::find(options, path, name).map_err(|problem| vec![problem])?;
+    let zone = zone.map(String::as_str);
+    let zone = zone::find(options, path, zone).map_err(|problem| vec![problem])?;
     if let Err(OptionError {
         option,
         message,
@@ -64,6 +66,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     Ok(Arc::new(Parse {
         options: parse,
         zone,
+        reporter: Reporter::new(name),
     }))
 }
 
@@ -71,11 +74,17 @@ impl Processor for Parse {
     fn task(&self) -> Result<Box<dyn Task>, Failure> {
         let parser = Parser::new(&self.options, self.zone.clone());
         let parser = parser.map_err(|error| Failure::config(error.to_string()))?;
-        Ok(Box::new(Parsing(parser)))
+        Ok(Box::new(Parsing {
+            parser,
+            reporter: self.reporter.clone(),
+        }))
     }
 }
 
-struct Parsing(Parser);
+struct Parsing {
+    parser: Parser,
+    reporter: Reporter,
+}
 
 impl Task for Parsing {
     fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
@@ -87,10 +96,18 @@ impl Task for Parsing {
                 Encoding::Packed => Input::Entry(record),
             };
             let parsed = out.append(MAIN, None, |buffer| {
-                self.0.entry(input, batch.received, buffer).map(|()| 1)
+                self.parser.entry(input, batch.received, buffer).map(|()| 1)
             });
-            match (parsed, self.0.on_error(), batch.encoding) {
-                (Ok(()), ..) => {}
+            match (parsed, self.parser.on_error(), batch.encoding) {
+                (Ok(()), ..) => {
+                    if let Some(fault) = self.parser.time_fault() {
+                        out.fail(1);
+                        let text = format_args!(
+                            "{fault}; the field stays in the record, which keeps the time that it had: change `time`"
+                        );
+                        self.reporter.warn("time", text);
+                    }
+                }
                 (Err(fault), OnError::Reject, _) => out.reject(record, &fault.to_string()),
                 (Err(_), OnError::Keep, Encoding::Packed) => {
                     out.fail(1);

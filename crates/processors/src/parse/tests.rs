@@ -27,7 +27,7 @@ fn a_line_of_another_format_is_kept_in_its_place_or_rejected_with_the_reason() {
     assert_eq!(made.lines(""), [expected[0], expected[2]]);
     let rejected = made.rejected.unwrap();
     let rejected = Rejected::read(&rejected.body).unwrap();
-    assert_eq!(rejected.message, b"plain\n");
+    assert_eq!(*rejected.message, *b"plain\n");
     assert!(rejected.reason.contains("byte 0"), "{}", rejected.reason);
 }
 
@@ -84,4 +84,29 @@ fn an_offset_is_a_time_zone_and_an_unknown_zone_in_a_time_rejects_the_record() {
         "{}",
         rejected.reason
     );
+}
+
+#[test]
+fn fields_are_kept_although_the_time_cannot_be_read() {
+    let options = r#"{"as": "json", "time": {"field": "ts", "format": "%F %T"}}"#;
+    let text = "{\"ts\":\"2026-11-23 09:00:00.5 UTC\",\"a\":1}\n{\"ts\":\"soon\",\"a\":2}\n";
+    let mut rig = Rig::new(&COMPONENT, options);
+    let made = rig.run(&lines("t", text));
+    assert_eq!(made.lines(""), [r#"{"a":1}"#, r#"{"ts":"soon","a":2}"#]);
+    assert_eq!(made.counts.failed, 1);
+    let options = options.replace("}}", r#"}, "on_error": "reject"}"#);
+    let mut rig = Rig::new(&COMPONENT, &options);
+    let made = rig.run(&lines("t", text));
+    assert_eq!(made.lines(""), [r#"{"a":1}"#]);
+    assert!(made.rejected.is_some());
+}
+
+#[test]
+fn a_pattern_of_fluent_bit_matches() {
+    let pattern = r"/^\\<(?<pri>[0-9]+)\\>(?<ident>[^ ]+) (?<message>.*)$/m";
+    let options = format!(r#"{{"as": "regex", "pattern": "{pattern}"}}"#);
+    let mut rig = Rig::new(&COMPONENT, &options);
+    let made = rig.run(&lines("t", "<13>su it works\n"));
+    let expected = r#"{"pri":"13","ident":"su","message":"it works"}"#;
+    assert_eq!(made.lines(""), [expected]);
 }

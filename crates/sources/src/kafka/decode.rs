@@ -8,8 +8,8 @@ use millstream_record::Time;
 use millstream_wire::{
     json::{self, Progress},
     msgpack::{
-        Reader, Shape, entry_head, entry_shape, write_array_len, write_bin, write_int,
-        write_map_len, write_nil, write_str, write_time, write_uint,
+        Reader, Shape, entry_head, entry_shape, replacing_time, write_array_len, write_bin,
+        write_int, write_map_len, write_nil, write_str, write_time, write_uint,
     },
     record::{FieldPath, Record},
 };
@@ -92,7 +92,12 @@ fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
         Shape::Good | Shape::Timeless | Shape::Mark => {
             let head = entry_head(value, 0).map_err(|_| "it is not an entry".to_owned())?;
             let map = value.get(head.record..).unwrap_or_default();
-            Ok((map, head.time.unwrap_or(time)))
+            // The time follows the array marker.
+            let mut reader = Reader::new(value);
+            let _ = reader.array_len();
+            let first = value.get(reader.position()..).unwrap_or_default();
+            let own = head.time.unwrap_or_else(|| replacing_time(first, time));
+            Ok((map, own))
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{
     number::Number,
     test::{Constant, OneOf, Side, Test},
 };
-use crate::record::FieldPath;
+use crate::{record::FieldPath, ruby};
 
 /// The operators that can be in the map after the name of a field or value.
 const OPERATORS: [&str; 11] = [
@@ -575,7 +575,8 @@ texts! { Globs, regex::bytes::Regex, "a glob such as `/api/*`, or a list of them
 texts! { Regexes, regex::bytes::Regex, "a regular expression, or a list of them", regex }
 
 fn regex(text: &str) -> Result<regex::bytes::Regex, String> {
-    regex::bytes::Regex::new(text).map_err(|error| {
+    let pattern = ruby::without_slashes(text)?;
+    regex::bytes::Regex::new(&pattern).map_err(|error| {
         // The last line of a syntax error describes the mistake; the lines before it only mark its place in the
         // pattern.
         let error = error.to_string();

@@ -1,4 +1,5 @@
-//! `format: json`: one object per record. The record's own fields come first, in their order.
+//! `format: json`: one object per record. The record's own fields come first, in their order. Of a field that a record has twice, only
+//! the last value is written.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
@@ -23,7 +24,7 @@ use crate::{
 };
 
 /// The number of fields of the previous record whose keys are remembered.
-const KEYS_MAX: usize = 16;
+const KEYS_MAX: usize = 32;
 /// The longest key that is remembered, in bytes with its head.
 const KEY_BYTES: usize = 16;
 /// The maximum length of `,"key":"`, the bytes that precede a text value.
@@ -102,6 +103,8 @@ struct Front {
     text: Vec<u8>,
     fields: usize,
     seen: u64,
+    /// With these fields and the keys of the previous record, a record has no field twice.
+    distinct: Distinct,
     /// The number of consecutive records with another front.
     misses: u32,
 }
@@ -128,6 +131,22 @@ impl Front {
             self.text.extend_from_slice(text);
         }
         (self.fields, self.seen) = (fields, seen);
+        self.distinct = Distinct::default();
+    }
+}
+
+/// The first `fields` remembered keys differ, unless one of them was replaced since.
+#[derive(Clone, Copy, Debug, Default)]
+struct Distinct {
+    fields: usize,
+    /// The value of [`Json::replaced`] at that time.
+    replaced: u64,
+}
+
+impl Distinct {
+    #[inline(always)]
+    fn covers(self, fields: u32, replaced: u64) -> bool {
+        fields as usize <= self.fields && self.replaced == replaced
     }
 }
 
@@ -137,6 +156,9 @@ pub(super) struct Json {
     delimiter: Box<[u8]>,
     /// The keys of the previous record, by field index.
     keys: Box<[Key; KEYS_MAX]>,
+    /// How many keys were replaced, or were not remembered.
+    replaced: u64,
+    distinct: Distinct,
     front: Front,
     /// The JSON before the text of a line: `{"message":`
     line_head: Vec<u8>,
@@ -154,6 +176,8 @@ impl Json {
             added,
             delimiter,
             keys: Box::new([Key::NONE; KEYS_MAX]),
+            replaced: 0,
+            distinct: Distinct::default(),
             front: Front::default(),
             line_head,
         }
@@ -214,7 +238,9 @@ impl Json {
         let (mut seen, mut first, last) = (0, 0, left as usize - 1);
         let (start, written) = (at, room.position());
         let mut learns = false;
+        let mut distinct = self.distinct;
         if self.front.is_at(body, at, left) {
+            distinct = self.front.distinct;
             room.bytes(&self.front.text);
             at += self.front.bytes.len();
             (first, seen) = (self.front.fields, self.front.seen);
@@ -243,7 +269,53 @@ impl Json {
                 _ => at = self.other_field(room, body, at, index, &mut seen)?,
             }
         }
-        Ok((at, seen))
+        if distinct.covers(left, self.replaced) || self.compare(body, start, left, first)? {
+            return Ok((at, seen));
+        }
+        room.back_to(written);
+        self.without_repeats(room, body, start, left)
+    }
+
+    /// Whether a record has no field twice. If so, notes which keys were compared. The first `first` fields are those of the front.
+    #[inline(never)]
+    fn compare(
+        &mut self,
+        body: &[u8],
+        start: usize,
+        left: u32,
+        first: usize,
+    ) -> Result<bool, Unfit> {
+        if !json::differ(body, start, left)? {
+            return Ok(false);
+        }
+        let keys = self.keys.get(first..left as usize);
+        if keys.is_some_and(|keys| keys.iter().all(|key| key.size > 0)) {
+            let distinct = Distinct {
+                fields: left as usize,
+                replaced: self.replaced,
+            };
+            match first {
+                0 => self.distinct = distinct,
+                _ => self.front.distinct = distinct,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes the fields of a record that has a field twice.
+    #[cold]
+    fn without_repeats(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        start: usize,
+        left: u32,
+    ) -> Result<(usize, u64), Unfit> {
+        let mut copy = Vec::new();
+        let end = json::pairs_without(body, start, left, &mut copy)?;
+        let (left, at) = map_at(&copy, 0)?;
+        let (_, seen) = self.fields(room, &copy, at, left)?;
+        Ok((end, seen))
     }
 
     /// Writes a field whose key differs from the one at this index in the previous record. Returns the offset after the field.
@@ -258,6 +330,7 @@ impl Json {
     ) -> Result<usize, Unfit> {
         let open = if index == 0 { b'{' } else { b',' };
         let before = room.position();
+        self.replaced += 1;
         let value = match text_at(body, at) {
             Some((start, length)) => {
                 json::string_between(room, &[open, b'"'], body, start, length, b"\":");

@@ -476,3 +476,44 @@ fn an_output_stays_within_its_limit_unless_its_first_record_is_longer() {
         assert_eq!((joined, count), (whole.clone(), 4));
     }
 }
+
+#[test]
+fn of_a_repeated_field_only_the_last_value_is_written_as_json() {
+    let fields = |names: &[&str]| {
+        let pairs = names.iter().enumerate();
+        Value::Map(pairs.map(|(n, name)| ((*name).into(), n.into())).collect())
+    };
+    // The keys of the previous record are remembered by their index, and all fields except the last one together.
+    let records = [
+        fields(&["a", "b", "c"]),
+        fields(&["a", "b", "c"]),
+        fields(&["a", "b", "a"]),
+        fields(&["a", "b", "a"]),
+        fields(&["b", "b", "c"]),
+        fields(&["a", "b", "c"]),
+        fields(&["a", "x", "c"]),
+        fields(&["a", "x", "c", "x"]),
+        fields(&["a", "x", "c", "d"]),
+        fields(&["a", "a"]),
+        fields(&["a", "x"]),
+        fields(&["k", "a key of many more bytes than are remembered", "k"]),
+        map([("m", fields(&["n", "n"])), ("n", 1.into())]),
+    ];
+    let text = text(&bare(), &packed(&records));
+    let expected = [
+        r#"{"a":0,"b":1,"c":2}"#,
+        r#"{"a":0,"b":1,"c":2}"#,
+        r#"{"b":1,"a":2}"#,
+        r#"{"b":1,"a":2}"#,
+        r#"{"b":1,"c":2}"#,
+        r#"{"a":0,"b":1,"c":2}"#,
+        r#"{"a":0,"x":1,"c":2}"#,
+        r#"{"a":0,"c":2,"x":3}"#,
+        r#"{"a":0,"x":1,"c":2,"d":3}"#,
+        r#"{"a":1}"#,
+        r#"{"a":0,"x":1}"#,
+        r#"{"a key of many more bytes than are remembered":1,"k":2}"#,
+        r#"{"m":{"n":1},"n":1}"#,
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+}

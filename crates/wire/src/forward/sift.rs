@@ -4,7 +4,7 @@
 use millstream_record::Time;
 
 use super::groups::Group;
-use crate::msgpack::{Reader, Shape, entry_shape, is_array, write_time};
+use crate::msgpack::{Reader, Shape, entry_shape, is_array, replacing_time, write_time};
 
 /// The numbers of sorted values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub struct Sifted {
 }
 
 /// Appends the valid entries of `payload` to `good` and all other values to `bad`. Both keep their order, and the values
-/// stay unchanged. An entry whose time is nil is appended to `good`, too, but gets the time `received`. The entries of a group get the
-/// metadata of the group, and its marks are removed. Stops where the payload becomes unreadable, at
+/// stay unchanged. An entry whose time is nil or a float is appended to `good`, too, with the time [`replacing_time`]. The entries of a
+/// group get the metadata of the group, and its marks are removed. Stops where the payload becomes unreadable, at
 /// [`Check::whole`](super::Check::whole).
 pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8>) -> Sifted {
     let mut reader = Reader::new(payload);
@@ -30,7 +30,7 @@ pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8
                 continue;
             }
             (shape @ (Shape::Good | Shape::Timeless), Some(group)) => {
-                let time = (shape == Shape::Timeless).then_some(received);
+                let time = (shape == Shape::Timeless).then(|| time_of(value, received));
                 // Cannot fail: the value has the shape of an entry.
                 let _ = Group::write(group, value, time, good);
             }
@@ -71,14 +71,26 @@ pub fn sifted_bytes_max(payload: &[u8]) -> usize {
     bytes
 }
 
-/// Appends `pair`, which is a nil time (or `[nil, metadata]`) and a record ([`Shape::Timeless`]). The time `received` replaces nil.
+/// The time of an entry without a valid one ([`Shape::Timeless`]).
+fn time_of(entry: &[u8], received: Time) -> Time {
+    let mut reader = Reader::new(entry);
+    let _ = reader.array_len();
+    if reader.peek().is_ok_and(is_array) {
+        let _ = reader.array_len();
+    }
+    replacing_time(entry.get(reader.position()..).unwrap_or_default(), received)
+}
+
+/// Appends `pair`, which is nil or a float (or `[nil, metadata]`) and a record ([`Shape::Timeless`]). [`replacing_time`] replaces the
+/// first value.
 pub fn write_timed(pair: &[u8], received: Time, out: &mut Vec<u8>) {
     let mut reader = Reader::new(pair);
     if reader.peek().is_ok_and(is_array) {
         let _ = reader.array_len();
         out.push(0x92);
     }
-    write_time(out, received);
-    // Nil is one byte.
-    out.extend_from_slice(pair.get(reader.position() + 1..).unwrap_or_default());
+    let value = pair.get(reader.position()..).unwrap_or_default();
+    write_time(out, replacing_time(value, received));
+    let _ = reader.skip();
+    out.extend_from_slice(pair.get(reader.position()..).unwrap_or_default());
 }

@@ -3,6 +3,7 @@
 mod digits;
 mod escape;
 mod parse;
+mod repeats;
 mod scan;
 mod string;
 mod unescape;
@@ -14,6 +15,7 @@ mod tests;
 pub use crate::invalid_utf8::InvalidUtf8;
 pub(crate) use digits::{INTEGER_BYTES, digits, unsigned_digits};
 pub use parse::{JsonError, Progress, packed_bytes_max, to_msgpack};
+pub(crate) use repeats::{differ, pairs_without};
 pub use scan::Scan;
 pub(crate) use string::{append_string, base64, string, string_behind, string_between};
 pub use write::{Unfit, write_value};

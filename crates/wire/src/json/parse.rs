@@ -9,7 +9,9 @@
 //! ```text
 //! null, true, false       nil, true, false
 //! integer of 64 bits      the shortest encoding of the exact integer (`-0` is the float -0.0)
-//! any other number        float 64, the nearest; one that is too large is an error
+//! number with a point or  float 64, the nearest
+//! an exponent
+//! any other number        str of its characters: an integer of more than 64 bits, and a float that is too large (`1e400`)
 //! string                  str
 //! array, object           array, map: order and duplicate keys are kept
 //! ```
@@ -19,7 +21,7 @@
 //! of which there are at most [`super::DEPTH_MAX`].
 
 use super::DEPTH_MAX;
-use crate::msgpack::{write_bool, write_f64, write_int, write_nil, write_uint};
+use crate::msgpack::{write_bool, write_f64, write_int, write_nil, write_str, write_uint};
 
 /// The progress of reading one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -355,13 +357,20 @@ impl Parser<'_> {
                 write_int(self.out, number);
                 return Ok(());
             }
+            // A float would change its digits.
+            write_str(self.out, text.as_bytes());
+            return Ok(());
         }
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() => {
                 write_f64(self.out, number);
                 Ok(())
             }
-            _ => Err(bad(start, "a number that 64 bits can hold")),
+            // Infinity is no number of JSON.
+            _ => {
+                write_str(self.out, text.as_bytes());
+                Ok(())
+            }
         }
     }
 

@@ -170,7 +170,12 @@ fn numbers_at_the_edges_are_exact() {
             &b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff"[..],
         ),
         ("-9223372036854775808", b"\xd3\x80\0\0\0\0\0\0\0"),
-        ("18446744073709551616", b"\xcb\x43\xf0\0\0\0\0\0\0"),
+        ("18446744073709551616", b"\xb418446744073709551616"),
+        ("-9223372036854775809", b"\xb4-9223372036854775809"),
+        ("1e400", b"\xa51e400"),
+        ("-1.5E999", b"\xa8-1.5E999"),
+        ("1e-400", b"\xcb\0\0\0\0\0\0\0\0"),
+        ("18446744073709551616.0", b"\xcb\x43\xf0\0\0\0\0\0\0"),
         ("-0", b"\xcb\x80\0\0\0\0\0\0\0"),
         ("0", b"\0"),
         ("-32", b"\xe0"),
@@ -178,7 +183,7 @@ fn numbers_at_the_edges_are_exact() {
     ] {
         assert_eq!(packed(json.as_bytes()).unwrap().1, bytes, "{json}");
     }
-    assert_eq!(packed(b"[1e999]").unwrap_err().offset, 1);
+    assert_eq!(packed(b"[1e999]").unwrap().1, b"\x91\xa51e999");
 }
 
 #[test]
@@ -271,5 +276,24 @@ proptest! {
             String::from_utf8(out).unwrap(),
             format!("before{}", serde_json::to_string(&text).unwrap())
         );
+    }
+}
+
+#[test]
+fn a_float_of_32_bits_without_a_fraction_is_exact() {
+    for (number, text) in [
+        (4_294_967_296_f32, "4294967296.0"),
+        (16_777_216.0, "16777216.0"),
+        (-2_147_483_648.0, "-2147483648.0"),
+        (0.1, "0.1"),
+        (-0.0, "-0.0"),
+        (1e20, "1e20"),
+        (f32::INFINITY, "null"),
+        (f32::NAN, "null"),
+    ] {
+        let value = [&[0xca][..], &number.to_be_bytes()].concat();
+        let mut out = Vec::new();
+        write_value(&value, 0, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), text);
     }
 }

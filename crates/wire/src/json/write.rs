@@ -6,11 +6,11 @@
 //! ```text
 //! nil, true, false        null, true, false
 //! integer                 all its digits
-//! float                   the shortest digits that give the same float (of its width); NaN and infinities: null
+//! float                   the shortest digits that give the same float (of its width); an integer as it is; NaN and infinities: null
 //! str, bin                a string; if it is not UTF-8: the base64 of all its bytes (RFC 4648, with padding), or as
 //!                         [`super::InvalidUtf8`] demands
 //! array                   an array
-//! map                     an object: order and duplicate keys are kept
+//! map                     an object in the same order; of a key that occurs twice, only the last value
 //!   its keys              a string; nil, booleans and numbers: their JSON in quotes; others: an error
 //! ext 0 of 8 bytes        EventTime: a string, RFC 3339 with nanoseconds
 //! ext -1                  MessagePack's timestamp: likewise, from 1677 to 2262; otherwise like other ext
@@ -22,6 +22,7 @@ use millstream_record::Time;
 use super::{
     DEPTH_MAX,
     digits::{INTEGER_BYTES, digits},
+    repeats::{Keys, without},
     string::{base64, string},
 };
 use crate::{
@@ -33,6 +34,8 @@ use crate::{
 /// The ext type of MessagePack's own timestamps.
 const TIMESTAMP: i8 = -1;
 
+/// Larger floats are written with an exponent.
+const PLAIN_MAX: f32 = 1e16;
 /// The length of the longest float, `-2.2250738585072014e-308`.
 const FLOAT_BYTES: usize = 24;
 
@@ -77,6 +80,7 @@ struct OpenContainer {
     left: u32,
     map: bool,
     begun: bool,
+    keys: Keys,
 }
 
 /// Writes one value of any type. Returns the offset after the value. After an error, part of the value remains in the
@@ -84,7 +88,14 @@ struct OpenContainer {
 pub(crate) fn value(room: &mut Room<'_>, bytes: &[u8], at: usize) -> Result<usize, Unfit> {
     let mut reader = Reader::at(bytes, at);
     if let Some(outer) = open(&mut reader)? {
-        nested(room, bytes, &mut reader, outer)?;
+        let start = room.position();
+        if !nested(room, bytes, &mut reader, outer)? {
+            room.back_to(start);
+            let mut copy = Vec::new();
+            let end = without(bytes, at, &mut copy)?;
+            value(room, &copy, 0)?;
+            return Ok(end);
+        }
     } else {
         scalar(room, bytes, &mut reader)?;
     }
@@ -102,18 +113,23 @@ fn open(reader: &mut Reader<'_>) -> Result<Option<OpenContainer>, Unfit> {
         left,
         map,
         begun: false,
+        keys: Keys::default(),
     }))
 }
 
+/// Writes an array or map. Returns false, and stops, if a map has a repeated key.
 fn nested(
     room: &mut Room<'_>,
     bytes: &[u8],
     reader: &mut Reader<'_>,
     outer: OpenContainer,
-) -> Result<(), Unfit> {
+) -> Result<bool, Unfit> {
     let mut stack = [OpenContainer::default(); DEPTH_MAX];
     stack[0] = outer;
     let mut depth = 1_usize;
+    if outer.map && !stack[0].keys.begin(bytes, reader.position(), outer.left)? {
+        return Ok(false);
+    }
     room.byte(if outer.map { b'{' } else { b'[' });
     while let Some(top) = depth.checked_sub(1).and_then(|top| stack.get_mut(top)) {
         if top.left == 0 {
@@ -126,19 +142,27 @@ fn nested(
             room.byte(b',');
         }
         if top.map {
+            let start = reader.position();
             key(room, bytes, reader)?;
+            if !top.keys.note(bytes, start, reader.position()) {
+                return Ok(false);
+            }
             room.byte(b':');
         }
         match open(reader)? {
             None => scalar(room, bytes, reader)?,
-            Some(inner) => {
+            Some(mut inner) => {
+                let at = reader.position();
+                if inner.map && !inner.keys.begin(bytes, at, inner.left)? {
+                    return Ok(false);
+                }
                 *stack.get_mut(depth).ok_or(Unfit::TooDeep)? = inner;
                 depth += 1;
                 room.byte(if inner.map { b'{' } else { b'[' });
             }
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Writes a key as a string. Fails if the key is an array, a map or an ext value.
@@ -193,6 +217,10 @@ fn float(room: &mut Room<'_>, number: FloatText) {
     // `{:?}` gives the shortest digits that parse to the same float, with an exponent for very large and very small
     // numbers.
     let written = match number {
+        // The shortest digits of a large float of 32 bits are those of another integer: 4294967296 would become 4294967300.
+        FloatText::Single(number) if number.fract() == 0.0 && number.abs() < PLAIN_MAX => {
+            write!(rest, "{:?}", f64::from(number))
+        }
         FloatText::Single(number) if number.is_finite() => write!(rest, "{number:?}"),
         FloatText::Double(number) if number.is_finite() => write!(rest, "{number:?}"),
         _ => write!(rest, "null"),

@@ -5,6 +5,8 @@
 //! 92 | 92 | time | map | record as fluent-bit writes it: with a map of metadata beside the time
 //! ```
 //!
+//! A sender may also write nil, or a float of seconds. The source replaces such a time, so no batch has one ([`Shape::Timeless`]).
+//!
 //! The header of an array of two may also be `dc 00 02` or `dd 00 00 00 02`.
 
 use millstream_record::Time;
@@ -14,7 +16,7 @@ use super::{EVENT_TIME, ReadError, Reader};
 /// The head of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The event time; `None` if the entry has nil instead of a time. Nil stands for the receive time.
+    /// The event time; `None` if the entry has nil or a float instead ([`Shape::Timeless`]).
     pub time: Option<Time>,
     /// The offset of the record, which is a map.
     pub record: usize,
@@ -39,7 +41,7 @@ impl Head {
 pub enum Shape {
     /// `[time, map]`: valid.
     Good,
-    /// `[nil, map]`: valid once nil is replaced by the receive time.
+    /// `[nil, map]` or `[float, map]`: valid once [`replacing_time`] replaces nil or the float.
     Timeless,
     /// `[[-1, map], map]` or `[[-2, map], map]`: begins or ends a group of Fluent Bit. It is no record.
     Mark,
@@ -154,7 +156,7 @@ fn is_mark(time: Time) -> bool {
 
 fn entry_time(reader: &mut Reader<'_>) -> Result<Option<Time>, ReadError> {
     match reader.peek()? {
-        0xc0 => reader.skip().map(|()| None),
+        0xc0 | 0xca | 0xcb => reader.skip().map(|()| None),
         0xd4..=0xd8 | 0xc7..=0xc9 => {
             let (code, data) = reader.ext()?;
             match *data {
@@ -170,6 +172,19 @@ fn entry_time(reader: &mut Reader<'_>) -> Result<Option<Time>, ReadError> {
             let seconds = i64::try_from(reader.int()?).unwrap_or(i64::MAX);
             Ok(Some(Time::from_parts(seconds, 0)))
         }
+    }
+}
+
+/// Returns the time that replaces the value at the start of `value`: the seconds of a float, to the microsecond, and otherwise the time
+/// `received`.
+pub fn replacing_time(value: &[u8], received: Time) -> Time {
+    let micros = Reader::new(value)
+        .float()
+        .map(|seconds| (seconds * 1e6).round());
+    match micros {
+        // A conversion to an integer never overflows: it is saturated.
+        Ok(micros) if micros.abs() < (i64::MAX / 1000) as f64 => Time(micros as i64 * 1000),
+        _ => received,
     }
 }
 

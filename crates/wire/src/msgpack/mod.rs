@@ -22,6 +22,7 @@ mod tests;
 
 pub use entry::{
     Head, Shape, entry_head, entry_shape, is_nested, metadata_len, pair_head, pair_shape,
+    replacing_time,
 };
 pub(crate) use entry::{is_array, is_map};
 pub(crate) use plain::Plain;

@@ -366,8 +366,26 @@ fn an_entry_may_have_any_encoding_of_an_event_time() {
 }
 
 #[test]
-fn a_nil_time_is_not_a_misfit() {
+fn a_float_is_a_time() {
+    let (received, float) = (Time(7), 1_795_435_404.25_f64);
+    let mut value = vec![0xcb];
+    value.extend_from_slice(&float.to_be_bytes());
+    assert_eq!(
+        replacing_time(&value, received),
+        Time::from_parts(1_795_435_404, 250_000_000)
+    );
+    assert_eq!(replacing_time(&[0xc0], received), received);
+    for float in [f64::NAN, f64::INFINITY, 1e300] {
+        let value = [&[0xcb][..], &float.to_be_bytes()].concat();
+        assert_eq!(replacing_time(&value, received), received, "{float}");
+    }
+}
+
+#[test]
+fn a_nil_time_or_a_float_is_not_a_misfit() {
     assert_eq!(entry_shape(&[0x92, 0xc0, 0x80]), Shape::Timeless);
+    let float = [0x92, 0xca, 0, 0, 0, 0, 0x80];
+    assert_eq!(entry_shape(&float), Shape::Timeless);
     assert_eq!(
         entry_shape(&[0x92, 0x92, 0xc0, 0x80, 0x80]),
         Shape::Timeless
@@ -375,7 +393,6 @@ fn a_nil_time_is_not_a_misfit() {
     for misfit in [
         &[0x92, 0x01, 0xc0][..],
         &[0x93, 0x01, 0x80, 0x80],
-        &[0x92, 0xca, 0, 0, 0, 0, 0x80],
         &[0x92, 0xd6, 0, 1, 2, 3, 4, 0x80],
         &[0x92, 0xd7, 1, 1, 2, 3, 4, 5, 6, 7, 8, 0x80],
         &[0x07],

@@ -5,21 +5,29 @@
 //! HOST IDENT USER [TIME] "METHOD PATH PROTOCOL" CODE SIZE "REFERER" "AGENT"      combined; nginx: REMOTE HOST USER
 //! VHOST:PORT HOST IDENT USER [TIME] ...                                          Debian's vhost_combined
 //! ... "AGENT" "HTTP_X_FORWARDED_FOR"                                             nginx's usual addition
+//! HOST, HOST IDENT USER [TIME] ...                                               the addresses of X-Forwarded-For in front
+//! ... CODE SIZE MORE "REFERER" "AGENT" MORE                                      further values of `log_format`
 //! ```
 //!
 //! - `-` is a missing value: its field is left out. A user may contain spaces.
 //! - A request that is not `METHOD PATH` (a TLS handshake on a plain port, `-`, nothing) becomes the field `request`, as the
 //!   server wrote it.
+//! - Values that these formats do not have become the field `more`, as the server wrote them.
 //! - Escapes (`\"`, `\\`, `\xHH`) become the characters that they stand for. But if the result is not UTF-8 or has control
 //!   characters, the value stays as the server wrote it, so that no request can forge a line or an escape sequence for a
 //!   terminal.
 
-use memchr::{memchr, memchr2, memmem::Finder, memrchr};
+use memchr::{
+    memchr, memchr2,
+    memmem::{Finder, find},
+    memrchr,
+};
 
 use super::{
     Fault, Kind,
     fields::{Fields, Meaning, Slot},
     logfmt::hex,
+    separated::MORE,
 };
 
 /// Reads lines of an access log.
@@ -41,6 +49,7 @@ pub(super) struct Access {
     referer: Slot,
     agent: Slot,
     forwarded: Option<Slot>,
+    more: Slot,
 }
 
 /// A value between quotes.
@@ -86,6 +95,7 @@ impl Access {
             referer: slot("referer"),
             agent: slot("agent"),
             forwarded: None,
+            more: slot(MORE),
         }
     }
 
@@ -104,24 +114,46 @@ impl Access {
         self.number(&self.code, code, at - code.len(), fields)?;
         let (size, at) = word(line, at)?;
         self.number(&self.size, size, at - size.len(), fields)?;
-        if at == line.len() {
+        self.behind_size(line, at, fields)
+    }
+
+    /// Appends the fields of the rest of a line, which begins with a space.
+    fn behind_size(&self, line: &[u8], at: usize, fields: &mut Fields<'_>) -> Result<(), Fault> {
+        let rest = line.get(at..).unwrap_or_default();
+        if rest.is_empty() {
             return Ok(());
         }
-        let referer = another(line, at)?;
+        // Usually 0: values without quotes that stand before the referer.
+        let Some(unknown) = find(rest, b" \"") else {
+            return self.more(&[], rest, fields);
+        };
+        let referer = quoted(line, at + unknown + 2)?;
         self.value(&self.referer, &referer, fields)?;
-        let agent = another(line, referer.end)?;
-        self.value(&self.agent, &agent, fields)?;
-        let mut end = agent.end;
-        if let Some(slot) = &self.forwarded
-            && end < line.len()
-        {
-            let forwarded = another(line, end)?;
-            self.value(slot, &forwarded, fields)?;
-            end = forwarded.end;
+        let mut end = referer.end;
+        for slot in std::iter::once(&self.agent).chain(&self.forwarded) {
+            if line.get(end..).is_some_and(|rest| rest.starts_with(b" \"")) {
+                let value = quoted(line, end + 2)?;
+                self.value(slot, &value, fields)?;
+                end = value.end;
+            }
         }
-        match end == line.len() {
-            true => Ok(()),
-            false => Err(Fault::at(end, "the end of the line")),
+        let behind = line.get(end..).unwrap_or_default();
+        if unknown == 0 && behind.is_empty() {
+            return Ok(());
+        }
+        if !matches!(behind, [] | [b' ', ..]) {
+            return Err(Fault::at(end, "a space after the closing quote"));
+        }
+        self.more(rest.get(..unknown).unwrap_or_default(), behind, fields)
+    }
+
+    /// Appends the values that have no name. Each of the two texts is empty or begins with a space.
+    #[cold]
+    fn more(&self, one: &[u8], other: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
+        let more = [one, other].concat();
+        match more.trim_ascii() {
+            [] => Ok(()),
+            more => fields.text(&self.more, more),
         }
     }
 
@@ -129,18 +161,28 @@ impl Access {
     fn names(&self, text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
         let missing = || Fault::at(0, "`HOST IDENT USER` before the time");
         let text = text.strip_suffix(b" ").ok_or_else(missing)?;
-        let (mut client, rest) = split(text).ok_or_else(missing)?;
-        let (mut ident, mut user) = split(rest).ok_or_else(missing)?;
-        // A client with an IPv6 address may look like a host with a port, too. But the word after the client is the ident, which
-        // is `-`.
+        let (mut client, mut rest) = split(text).ok_or_else(missing)?;
+        let mut start = 0;
+        // A client with an IPv6 address may look like a host with a port, too.
         if let Some(slot) = &self.vhost
-            && ident != b"-"
             && has_port(client)
-            && let Some((second, others)) = split(user)
+            && !is_address(client)
+            && !rest.starts_with(b"- ")
+            && let Some((second, others)) = split(rest)
+            && split(others).is_some()
         {
             fields.text(slot, client)?;
-            (client, ident, user) = (ident, second, others);
+            start = client.len() + 1;
+            (client, rest) = (second, others);
         }
+        // The addresses of X-Forwarded-For are separated by a comma, or only by a space.
+        while let Some((next, behind)) = split(rest)
+            && (client.ends_with(b",") || is_address(next))
+        {
+            let end = text.len() - behind.len() - 1;
+            (client, rest) = (text.get(start..end).unwrap_or_default(), behind);
+        }
+        let (ident, user) = split(rest).ok_or_else(missing)?;
         self.word(&self.client, client, fields)?;
         if let Some(slot) = &self.ident {
             self.word(slot, ident, fields)?;
@@ -214,15 +256,6 @@ fn word(line: &[u8], at: usize) -> Result<(&[u8], usize), Fault> {
     Ok((rest.get(..end).unwrap_or_default(), at + 1 + end))
 }
 
-/// Returns the quoted value that follows the space at `at`.
-#[inline]
-fn another(line: &[u8], at: usize) -> Result<Quoted<'_>, Fault> {
-    match line.get(at..) {
-        Some([b' ', b'"', ..]) => quoted(line, at + 2),
-        _ => Err(Fault::at(at, "` \"`")),
-    }
-}
-
 /// Returns the value from `start` to the next quote that is not escaped.
 #[inline]
 fn quoted(line: &[u8], start: usize) -> Result<Quoted<'_>, Fault> {
@@ -241,6 +274,13 @@ fn quoted(line: &[u8], start: usize) -> Result<Quoted<'_>, Fault> {
         escaped = true;
         at += 2;
     }
+}
+
+/// Whether a word is an IP address.
+fn is_address(word: &[u8]) -> bool {
+    // A name of fewer than three bytes is none, such as the usual `-`.
+    word.len() > 2
+        && str::from_utf8(word).is_ok_and(|word| word.parse::<std::net::IpAddr>().is_ok())
 }
 
 /// Whether a word is a name with a port number: `www.example.com:443`.

@@ -2,7 +2,11 @@
 
 use millstream_record::Time;
 
-use super::{Fault, Kind, others::Others, time::Stamps};
+use super::{
+    Fault, Kind,
+    others::{Others, Own},
+    time::Stamps,
+};
 use crate::msgpack::{Reader, write_str};
 
 /// The options that concern fields with certain names: the name of the field that holds the time, and the types of fields.
@@ -60,6 +64,7 @@ pub(super) struct Fields<'a> {
     /// The event time of the record before parsing.
     pub(super) now: Time,
     pub(super) others: &'a mut Others,
+    pub(super) own: &'a mut Own,
     pub(super) meaning: &'a Meaning,
     pub(super) stamps: &'a mut Stamps,
     pub(super) scratch: &'a mut Vec<u8>,
@@ -100,6 +105,7 @@ impl Fields<'_> {
     #[inline]
     pub(super) fn key(&mut self, name: &[u8]) {
         self.others.replace(name, self.out);
+        self.own.push(name, self.out.len());
         self.count += 1;
         write_str(self.out, name);
     }
@@ -163,8 +169,15 @@ impl Fields<'_> {
                 self.time = Some(time);
                 Ok(!self.stamps.keep)
             }
-            None if self.stamps.required => Err(self.stamps.fault(text, self.now)),
-            None => Ok(false),
+            None if !self.stamps.required => Ok(false),
+            None => {
+                let fault = self.stamps.fault(text, self.now);
+                if self.stamps.strict {
+                    return Err(fault);
+                }
+                self.stamps.unread = Some(fault);
+                Ok(false)
+            }
         }
     }
 }

@@ -72,7 +72,9 @@ pub struct ParseOptions {
     #[serde(rename = "as")]
     pub format: TextFormat,
     /// Regular expression of `as: regex`. Its named groups, such as `(?<level>\\w+)`, become fields. A group that does not take
-    /// part in the match is left out. Matching takes linear time, so look-around and back-references are not supported.
+    /// part in the match is left out. Matching takes linear time, so look-around and back-references are not supported. Patterns of Fluentd and Fluent
+    /// Bit keep their meaning: `/.../` around the pattern, `\\<` and `\\>` for `<` and `>`, and `(?m)`, with which `.` also matches a
+    /// newline.
     #[serde(default)]
     pub pattern: Option<String>,
     /// Names of the values of `as: csv` and `as: tsv`, in the order of the values.
@@ -84,8 +86,9 @@ pub struct ParseOptions {
     #[serde(default)]
     pub types: BTreeMap<String, Kind>,
     /// Parsed field that becomes the event time. Default: the field `time`, if it holds a time that `auto` can read. If this option
-    /// is set, or with `as: apache` and `as: nginx`, `on_error` applies to a record whose field does not hold a time in the
-    /// expected format. A record without the field keeps its time.
+    /// is set, or with `as: apache` and `as: nginx`, a record whose field does not hold a time in the expected format is counted,
+    /// and keeps the field and its time; with `on_error: reject`, it leaves by `NAME.rejected`. A record without the field keeps
+    /// its time.
     #[serde(default)]
     pub time: Option<TimeOptions>,
     /// Time zone of times without a zone, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone`.

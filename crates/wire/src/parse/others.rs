@@ -98,29 +98,94 @@ impl Others {
         }
         self.replaced.sort_unstable();
         self.replaced.dedup();
-        let (mut to, mut from) = (None, 0);
-        for place in &self.replaced {
-            let start = self.base + *place as usize;
-            let end = {
-                let mut reader = Reader::at(out, start);
-                reader.values(2)?;
-                reader.position()
-            };
-            let kept = match to {
-                None => start,
-                Some(to) => {
-                    out.copy_within(from..start, to);
-                    to + (start - from)
-                }
-            };
-            (to, from) = (Some(kept), end);
-        }
-        let to = to.unwrap_or(out.len());
-        let rest = out.len() - from;
-        out.copy_within(from.., to);
-        out.truncate(to + rest);
+        remove(self.base, &self.replaced, out)?;
         Ok(self.replaced.len() as u32)
     }
+}
+
+/// The parsed fields whose names come from the text, so that a name may be repeated. The last field of a name remains.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    names: u64,
+    /// The offsets of the fields in the output, relative to the first one.
+    places: Vec<u32>,
+    base: usize,
+    /// Whether two names may be equal.
+    repeats: bool,
+}
+
+impl Own {
+    /// Starts a record whose parsed fields begin at the offset `base` of the output.
+    pub(super) fn begin(&mut self, base: usize) {
+        self.base = base;
+        self.names = 0;
+        self.repeats = false;
+        self.places.clear();
+        self.places.shrink_to(KEPT);
+    }
+
+    /// Adds the field at the offset `at` of the output.
+    #[inline]
+    pub(super) fn push(&mut self, name: &[u8], at: usize) {
+        let bit = bit(name);
+        self.repeats |= self.names & bit != 0;
+        self.names |= bit;
+        self.places
+            .push(u32::try_from(at - self.base).unwrap_or(u32::MAX));
+    }
+
+    /// Removes the repeated fields from the output, except the last one of each name. Returns the number of removed fields.
+    pub(super) fn remove_repeats(&mut self, out: &mut Vec<u8>) -> Result<u32, Fault> {
+        match self.repeats {
+            false => Ok(0),
+            true => self.compare(out),
+        }
+    }
+
+    #[inline(never)]
+    fn compare(&mut self, out: &mut Vec<u8>) -> Result<u32, Fault> {
+        let base = self.base;
+        let key = |place: &u32| key_at(out, base + *place as usize);
+        let mut sorted = self.places.clone();
+        sorted.sort_unstable_by_key(|place| (key(place), *place));
+        let pairs = sorted.iter().zip(sorted.iter().skip(1));
+        let mut removed: Vec<u32> = pairs
+            .filter(|(one, next)| key(one) == key(next))
+            .map(|(one, _)| *one)
+            .collect();
+        if removed.is_empty() {
+            return Ok(0);
+        }
+        removed.sort_unstable();
+        remove(base, &removed, out)?;
+        Ok(removed.len() as u32)
+    }
+}
+
+/// Removes the fields at these places, which are relative to `base` and in order.
+fn remove(base: usize, places: &[u32], out: &mut Vec<u8>) -> Result<(), Fault> {
+    let (mut to, mut from) = (None, 0);
+    for place in places {
+        let start = base + *place as usize;
+        let end = {
+            let mut reader = Reader::at(out, start);
+            reader.values(2)?;
+            reader.position()
+        };
+        let kept = match to {
+            None => start,
+            Some(to) => {
+                out.copy_within(from..start, to);
+                to + (start - from)
+            }
+        };
+        (to, from) = (Some(kept), end);
+    }
+    let to = to.unwrap_or(out.len());
+    let rest = out.len() - from;
+    out.copy_within(from.., to);
+    out.truncate(to + rest);
+    Ok(())
 }
 
 /// Returns one of 64 bits, chosen by the length, the first byte and the last byte of a name.

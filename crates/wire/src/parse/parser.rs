@@ -11,7 +11,7 @@ use super::{
     join::{Begun, Joint, set_map_len, set_time},
     logfmt,
     options::name,
-    others::Others,
+    others::{Others, Own},
     packed::{Json, Syslog},
     pattern::Pattern,
     separated,
@@ -27,6 +27,7 @@ pub struct Parser {
     meaning: Meaning,
     stamps: Stamps,
     others: Others,
+    own: Own,
     /// A buffer for a text with its escapes resolved, or for a map that is not part of the record yet.
     scratch: Vec<u8>,
     on_error: OnError,
@@ -75,12 +76,26 @@ impl Parser {
         };
         let slots = || -> Result<Box<[Slot]>, OptionError> {
             let columns = options.columns.iter().flatten();
+            let mut names: Vec<_> = columns.clone().collect();
+            names.sort_unstable();
+            if let Some([name, _]) = names
+                .windows(2)
+                .find(|pair| matches!(pair, [a, b] if a == b))
+            {
+                return Err(OptionError::new(
+                    "columns",
+                    format!("`{name}` is named twice, so only the last of its values would remain"),
+                    "give each value another name",
+                ));
+            }
             let slots = columns.map(|column| {
                 let name = name(column, "columns")?;
                 Ok(Slot::new(&name, None, &meaning))
             });
             slots.collect()
         };
+        let mut stamps = Stamps::new(options.time.as_ref(), options.format, zone.clone())?;
+        stamps.strict = options.on_error == OnError::Reject;
         let text = match options.format {
             TextFormat::Json => Text::Json(Json::new(&meaning)),
             TextFormat::Regex => {
@@ -91,7 +106,7 @@ impl Parser {
             TextFormat::Ltsv => Text::Ltsv,
             TextFormat::Csv => Text::Csv(slots()?),
             TextFormat::Tsv => Text::Tsv(slots()?),
-            TextFormat::Syslog => Text::Syslog(Box::new(Syslog::new(zone.clone()))),
+            TextFormat::Syslog => Text::Syslog(Box::new(Syslog::new(zone))),
             TextFormat::Apache => Text::Access(Box::new(Access::apache(&meaning))),
             TextFormat::Nginx => Text::Access(Box::new(Access::nginx(&meaning))),
         };
@@ -103,8 +118,9 @@ impl Parser {
             },
             text,
             meaning,
-            stamps: Stamps::new(options.time.as_ref(), options.format, zone)?,
+            stamps,
             others: Others::default(),
+            own: Own::default(),
             scratch: Vec::new(),
             on_error: options.on_error,
         })
@@ -113,6 +129,12 @@ impl Parser {
     /// Returns how to handle a record whose text does not have the format.
     pub fn on_error(&self) -> OnError {
         self.on_error
+    }
+
+    /// Returns why the time of the last record could not be read. Its other fields were parsed all the same, because
+    /// [`Parser::on_error`] is [`OnError::Keep`].
+    pub fn time_fault(&self) -> Option<Fault> {
+        self.stamps.unread
     }
 
     /// Appends the record with its parsed fields to `out`, as one entry of the packed encoding (MessagePack
@@ -127,6 +149,7 @@ impl Parser {
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         let start = out.len();
+        self.stamps.unread = None;
         let result = self.append(input, received, out);
         if result.is_err() {
             out.truncate(start);
@@ -177,18 +200,21 @@ impl Parser {
                 return Ok(());
             }
         }
+        self.own.begin(out.len());
         let mut fields = Fields {
             out,
             count: 0,
             time: None,
             now: time,
             others: &mut self.others,
+            own: &mut self.own,
             meaning: &self.meaning,
             stamps: &mut self.stamps,
             scratch: &mut self.scratch,
         };
         self.text.fields(text, &mut fields)?;
         let (count, time) = (fields.count, fields.time);
+        let count = count - self.own.remove_repeats(out)?;
         if at > map_at {
             set_map_len(out, at, count);
             set_map_len(out, map_at, others + 1);

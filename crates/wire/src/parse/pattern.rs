@@ -11,6 +11,7 @@ use super::{
     Fault, OptionError,
     fields::{Fields, Meaning, Slot},
 };
+use crate::ruby::translated;
 
 /// A compiled expression.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ impl Matcher {
 
 impl Pattern {
     pub(super) fn new(pattern: &str, meaning: &Meaning) -> Result<Self, OptionError> {
+        let pattern = &*translated(pattern);
         let regex = Regex::new(pattern).map_err(|error| {
             OptionError::new(
                 "pattern",

@@ -5,8 +5,8 @@
 //! - TSV: values between tabs, without quotes, as in Fluentd and in text/tab-separated-values.
 //!
 //! In CSV and TSV, an empty value without quotes counts as missing, and its field is left out. If there are fewer values than
-//! columns, the fields of the remaining columns are left out, too. A value after the last column is an error, because it would be
-//! lost.
+//! columns, the fields of the remaining columns are left out, too. The values after the last column become the field [`MORE`], as they
+//! stand in the text.
 
 use memchr::memchr;
 
@@ -14,6 +14,9 @@ use super::{
     Fault,
     fields::{Fields, Slot},
 };
+
+/// The name of the field that gets the values for which a format has no name.
+pub(super) const MORE: &str = "more";
 
 /// Appends the fields of LTSV.
 pub(super) fn ltsv(text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
@@ -47,7 +50,9 @@ pub(super) fn tsv(text: &[u8], columns: &[Slot], fields: &mut Fields<'_>) -> Res
         let rest = text.get(at..).unwrap_or_default();
         let length = memchr(b'\t', rest).unwrap_or(rest.len());
         let value = rest.get(..length).unwrap_or_default();
-        let column = columns.next().ok_or(beyond(at))?;
+        let Some(column) = columns.next() else {
+            return more(rest, fields);
+        };
         if !value.is_empty() {
             fields.text(column, value)?;
         }
@@ -66,7 +71,9 @@ pub(super) fn csv(text: &[u8], columns: &[Slot], fields: &mut Fields<'_>) -> Res
     }
     let (mut at, mut columns) = (0, columns.iter());
     loop {
-        let column = columns.next().ok_or(beyond(at))?;
+        let Some(column) = columns.next() else {
+            return more(text.get(at..).unwrap_or_default(), fields);
+        };
         if text.get(at) == Some(&b'"') {
             at = quoted(text, at + 1, column, fields)?;
         } else {
@@ -126,7 +133,12 @@ fn quoted(
     Ok(at)
 }
 
-/// Returns the error about a value at `offset` that has no column.
-fn beyond(offset: usize) -> Fault {
-    Fault::at(offset, "no more values than `columns` names")
+/// Appends the values after the last column.
+#[cold]
+fn more(rest: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
+    match rest {
+        // A separator at the end of the line.
+        [] => Ok(()),
+        _ => fields.named(MORE.as_bytes(), rest),
+    }
 }

@@ -23,7 +23,7 @@ use jiff::{
 use millstream_record::Time;
 
 use super::Fault;
-use crate::zone::named;
+use crate::{syslog::newest, zone::named};
 
 /// A piece of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,9 +90,6 @@ struct Parts<'t> {
     zone: Option<&'t [u8]>,
     since_1970: Option<i64>,
 }
-
-/// Half a year in seconds. If a date without a year is at most this far from the receive time, no other year brings it closer.
-pub(super) const HALF_YEAR: i64 = 180 * 86_400;
 
 impl Strptime {
     /// RFC 3339 and its variants: a space instead of the `T`, a comma before the fraction, no fraction, no zone.
@@ -165,8 +162,8 @@ impl Strptime {
         })
     }
 
-    /// Reads the time in `text`, which must match completely. A time without a zone is in `zone`. A date without a year gets the
-    /// year that brings it closest to `now`.
+    /// Reads the time in `text`. Behind the part that matches, only a fraction and a zone may follow, if the format has neither. A time without a zone is in `zone`. A date without a year gets the
+    /// newest year in which it is at most a day after `now`.
     ///
     /// # Errors
     /// [`Fault::Zone`] if only the name of the time zone is unknown, otherwise [`Fault::Time`].
@@ -181,7 +178,10 @@ impl Strptime {
             rest = parts.take(item, rest, text.len()).ok_or(Fault::Time)?;
         }
         if !rest.is_empty() {
-            return Err(Fault::Time);
+            let rest = self.forgotten(&mut parts, rest, text.len());
+            if !rest.is_some_and(<[u8]>::is_empty) {
+                return Err(Fault::Time);
+            }
         }
         let is_unknown = |name: &[u8]| named(name).is_none();
         let fault = match parts.zone.is_some_and(is_unknown) {
@@ -193,6 +193,31 @@ impl Strptime {
             nanos: parts.nanos,
             fraction: parts.fraction,
         })
+    }
+}
+
+impl Strptime {
+    /// Reads what a format for seconds forgets: a fraction, then a zone. For example, Fluent Bit ignores the zone of `docker`.
+    #[cold]
+    fn forgotten<'t>(
+        &self,
+        parts: &mut Parts<'t>,
+        mut rest: &'t [u8],
+        whole: usize,
+    ) -> Option<&'t [u8]> {
+        let has = |items: &[Item]| items.iter().any(|item| self.items.contains(item));
+        if !has(&[Item::Second]) {
+            return None;
+        }
+        if !has(&[Item::Fraction, Item::OptionalFraction])
+            && let [b'.' | b',', digits @ ..] = rest
+        {
+            rest = parts.fraction(digits, whole)?;
+        }
+        if !rest.is_empty() && !has(&[Item::Zone, Item::OptionalZone]) {
+            rest = parts.zone(rest)?;
+        }
+        Some(rest)
     }
 }
 
@@ -346,14 +371,8 @@ impl<'t> Parts<'t> {
             return Some(seconds);
         }
         let Some(year) = self.year else {
-            let year = crate::rfc3339::timestamp(now)
-                .to_zoned(TimeZone::UTC)
-                .year();
-            let years = [year - 1, year, year + 1].map(i64::from);
-            let all = years
-                .into_iter()
-                .filter_map(|year| self.in_year(year, zone));
-            return all.min_by_key(|seconds| (seconds - now.seconds()).abs());
+            let today = crate::rfc3339::timestamp(now).to_zoned(TimeZone::UTC);
+            return newest(today.year().into(), now, |year| self.in_year(year, zone));
         };
         self.in_year(year, zone)
     }

@@ -7,9 +7,9 @@ use millstream_record::Time;
 use super::{
     Fault, OptionError, TextFormat, TimeOptions,
     kind::plain_float,
-    strptime::{HALF_YEAR, Read, Strptime, nanos},
+    strptime::{Read, Strptime, nanos},
 };
-use crate::msgpack::Reader;
+use crate::{msgpack::Reader, syslog::is_surely_newest};
 
 /// The number of cached seconds per format. One would not be enough, because records of different senders interleave.
 const SLOTS: usize = 4;
@@ -30,6 +30,10 @@ pub(super) struct Stamps {
     pub(super) keep: bool,
     /// Whether a field that does not hold a time is an error.
     pub(super) required: bool,
+    /// Whether the whole record is in error then. Otherwise its fields are kept, and [`Stamps::unread`] says why.
+    pub(super) strict: bool,
+    /// Why the field of the last record does not hold a time.
+    pub(super) unread: Option<Fault>,
 }
 
 /// How numbers become times.
@@ -73,6 +77,8 @@ impl Stamps {
             zone,
             keep: options.is_some_and(|options| options.keep),
             required: !none && (access || options.is_some()),
+            strict: true,
+            unread: None,
         })
     }
 
@@ -205,8 +211,7 @@ impl Remembered {
     fn read(&mut self, text: &[u8], zone: &TimeZone, now: Time) -> Option<Time> {
         for slot in &self.slots {
             if let Some(nanos) = slot.nanos(text) {
-                let far = (slot.seconds - now.seconds()).abs() > HALF_YEAR;
-                if !self.format.yearless || !far {
+                if !self.format.yearless || is_surely_newest(slot.seconds, now) {
                     return time(slot.seconds, nanos);
                 }
             }
@@ -314,7 +319,7 @@ mod tests {
             "Mon Nov  2 12:03:24 2026",
             "2026-11-02T11:03:24Z",
         ),
-        ("%b %d %H:%M:%S", "Dec 31 23:59:59", "2026-12-31T22:59:59Z"),
+        ("%b %d %H:%M:%S", "Dec 31 23:59:59", "2025-12-31T22:59:59Z"),
         (
             "%m/%d/%y %I:%M:%S %p",
             "11/23/26 12:03:24 AM",
@@ -383,6 +388,27 @@ mod tests {
             "1795435404123456789",
             "2026-11-23T12:03:24.123456789Z",
         ),
+        // The stock parsers of Fluent Bit: docker, and others that forget the zone or the fraction.
+        (
+            "%Y-%m-%dT%H:%M:%S.%L",
+            "2026-11-23T12:03:24.123456789Z",
+            "2026-11-23T12:03:24.123456789Z",
+        ),
+        (
+            "%Y-%m-%dT%H:%M:%S",
+            "2026-11-23T12:03:24,5+01:00",
+            "2026-11-23T11:03:24.5Z",
+        ),
+        (
+            "%d/%b/%Y:%H:%M:%S",
+            "28/Feb/2013:12:00:00 +0900",
+            "2013-02-28T03:00:00Z",
+        ),
+        (
+            "%b %d %H:%M:%S",
+            "Nov 21 06:00:00.25 UTC",
+            "2026-11-21T06:00:00.25Z",
+        ),
         ("auto", "1795435404123", "2026-11-23T12:03:24.123Z"),
         (
             "auto",
@@ -408,6 +434,11 @@ mod tests {
             ("%Y-%m-%d", "2026-02-30"),
             ("%F %T %Z", "2026-11-23 12:03:24 XYZ"),
             ("%Y-%m-%d", "2026-02-3x"),
+            ("%Y-%m-%d", "2026-02-03T10:00:00Z"),
+            ("%F %H:%M", "2026-02-03 10:00Z"),
+            ("%F %T", "2026-11-23 12:03:24 XYZ"),
+            ("%F %T", "2026-11-23 12:03:24Z x"),
+            ("%F %T%z", "2026-11-23 12:03:24Z UTC"),
             ("%F %T", "2026-11-23 12:03:24 "),
             ("%F %T", "2026-11-23 25:03:24"),
             ("%F %I %p", "2026-11-23 13 PM"),
@@ -442,19 +473,18 @@ mod tests {
     }
 
     #[test]
-    fn a_date_without_a_year_is_close_to_the_receive_time_even_if_it_is_cached() {
+    fn a_date_without_a_year_is_not_in_the_future_even_if_it_is_cached() {
         let mut stamps = stamps("%b %d %H:%M:%S", "UTC");
-        let text = b"Dec 31 23:59:59";
-        let years = |time: Option<Time>| {
-            crate::rfc3339::timestamp(time.unwrap())
-                .to_zoned(TimeZone::UTC)
-                .year()
+        let mut read = |text: &str, days: i64| {
+            let now = Time(NOW.0 + days * 86_400_000_000_000);
+            crate::rfc3339::timestamp(stamps.text(text.as_bytes(), now).unwrap()).to_string()
         };
-        assert_eq!(years(stamps.text(text, NOW)), 2026);
-        let later = Time(NOW.0 + 200 * 86_400_000_000_000);
-        assert_eq!(years(stamps.text(text, later)), 2026);
-        let later = Time(NOW.0 + 300 * 86_400_000_000_000);
-        assert_eq!(years(stamps.text(text, later)), 2027);
+        assert_eq!(read("May  1 10:00:00", 0), "2026-05-01T10:00:00Z");
+        assert_eq!(read("Dec 31 23:59:59", 0), "2025-12-31T23:59:59Z");
+        assert_eq!(read("Dec 31 23:59:59", 20), "2025-12-31T23:59:59Z");
+        assert_eq!(read("Dec 31 23:59:59", 300), "2026-12-31T23:59:59Z");
+        assert_eq!(read("May  1 10:00:00", 300), "2027-05-01T10:00:00Z");
+        assert_eq!(read("Feb 29 10:00:00", 300), "2024-02-29T10:00:00Z");
     }
 
     proptest! {

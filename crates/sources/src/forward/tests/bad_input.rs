@@ -165,7 +165,7 @@ fn a_bad_message_is_rejected_and_acked_in_order() {
     let bad: [&[u8]; 4] = [
         &[0x01, 0xc0],
         &[0x01, 0x07],
-        &[0xca, 0, 0, 0, 0, 0x80],
+        &[0xa1, b'x', 0x80],
         &[0xd4, 5, 0, 0x80],
     ];
     let mut expected = Vec::new();
@@ -182,6 +182,23 @@ fn a_bad_message_is_rejected_and_acked_in_order() {
         .map(|(_, bytes)| bytes)
         .collect();
     assert_eq!(bytes, bad);
+}
+
+#[test]
+fn a_float_is_a_time() {
+    let taken = Arc::new(Taken::default());
+    let server = serve(&taken, "");
+    let mut stream = server.connect();
+    let float = [&[0xcb][..], &1.5_f64.to_be_bytes()].concat();
+    write(
+        &mut stream,
+        &[&[0x93, 0xa1, b't'][..], &float, &[0x80]].concat(),
+    );
+    let entry = [&[0x92][..], &float, &[0x80]].concat();
+    write(&mut stream, &packed("t", &entry, Some("x")));
+    expect_acks(&mut stream, &["x"]);
+    let stamp = [0x92, 0xd7, 0, 0, 0, 0, 1, 0x1d, 0xcd, 0x65, 0, 0x80];
+    assert_eq!(body(&taken.records(2)), [stamp, stamp].concat());
 }
 
 #[test]

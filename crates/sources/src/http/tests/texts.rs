@@ -69,10 +69,6 @@ fn a_bad_line_is_reported_and_the_other_lines_are_read() {
         ("[{}]", "line 2, byte 1: an object"),
         ("plain text", "line 2, byte 1: a value"),
         (
-            "{\"a\":1e999}",
-            "line 2, byte 6: a number that 64 bits can hold",
-        ),
-        (
             "{\"a\":\"\t\"}",
             "line 2, byte 7: an escaped control character",
         ),

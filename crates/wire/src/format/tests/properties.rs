@@ -16,6 +16,7 @@ fn expected(value: &Value) -> serde_json::Value {
             Some(n) => json!(n),
             None => json!(n.as_i64().unwrap()),
         },
+        Value::F32(f) if f.fract() == 0.0 && f.abs() < 1e16 => json!(f64::from(*f)),
         Value::F32(f) if f.is_finite() => json!(f.to_string().parse::<f64>().unwrap()),
         Value::F64(f) if f.is_finite() => json!(f),
         Value::F32(_) | Value::F64(_) => json!(null),

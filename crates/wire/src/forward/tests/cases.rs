@@ -154,13 +154,38 @@ fn a_nil_time_becomes_the_receive_time_and_zero_stays_zero() {
 }
 
 #[test]
+fn a_float_becomes_an_event_time() {
+    let value = [&[0xcb][..], &1.5_f64.to_be_bytes()].concat();
+    let stamp = [0xd7, 0, 0, 0, 0, 1, 0x1d, 0xcd, 0x65, 0];
+    let stream = [
+        &[0x92][..],
+        &value,
+        &[0x80, 0x92, 0x92],
+        &value,
+        &[0x81, 0xa1, b'm', 0x01, 0x80],
+    ]
+    .concat();
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    let sifted = sift(&stream, Time(7), &mut good, &mut bad);
+    assert_eq!((sifted.good, sifted.bad), (2, 0));
+    let expected = [
+        &[0x92][..],
+        &stamp,
+        &[0x80, 0x92, 0x92],
+        &stamp,
+        &[0x81, 0xa1, b'm', 0x01, 0x80],
+    ];
+    assert_eq!(good, expected.concat());
+}
+
+#[test]
 fn the_shape_of_a_message_is_recognized() {
     let shapes = [
         (&[0x93, 0xa1, b't', 0x01, 0x80][..], Shape::Good),
         (&[0x93, 0xa1, b't', 0xc0, 0x80], Shape::Timeless),
         (&[0x93, 0xa1, b't', 0x01, 0xc0], Shape::Misfit),
         (&[0x93, 0xa1, b't', 0x01, 0x07], Shape::Misfit),
-        (&[0x93, 0xa1, b't', 0xca, 0, 0, 0, 0, 0x80], Shape::Misfit),
+        (&[0x93, 0xa1, b't', 0xca, 0, 0, 0, 0, 0x80], Shape::Timeless),
         (&[0x93, 0xa1, b't', 0xd4, 5, 0, 0x80], Shape::Misfit),
         // A single message with metadata beside the time, as fluent-bit writes it: always a frame of four elements.
         (

@@ -45,7 +45,7 @@ fn a_parsed_field_replaces_an_existing_one_of_its_name() {
     );
     assert_eq!(
         record(options, r#"{"a":1,"a":2,"message":"a=3 a=4"}"#),
-        r#"{"a":"3","a":"4"}"#
+        r#"{"a":"4"}"#
     );
     assert_eq!(
         record(
