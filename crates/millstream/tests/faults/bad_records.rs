@@ -143,9 +143,14 @@ fn rejected(data: &Path, node: &str) -> (BTreeSet<u64>, u64) {
         let bytes = fs::read(&path).unwrap();
         let mut rest = &bytes[..];
         while let Ok(reject) = rmpv::decode::read_value(&mut rest) {
-            let mut original = reject[1]["message"].as_slice().unwrap();
-            let entry = rmpv::decode::read_value(&mut original).unwrap();
-            let n = entry[1].as_u64().or_else(|| entry[1]["n"].as_u64());
+            // A value that is no entry is in `message`, as it came.
+            let n = match reject[1]["message"].as_slice() {
+                Some(mut original) => {
+                    let value = rmpv::decode::read_value(&mut original).unwrap();
+                    value[1].as_u64().or_else(|| value[1]["n"].as_u64())
+                }
+                None => reject[1]["record"]["n"].as_u64(),
+            };
             numbers.insert(n.unwrap());
             records += 1;
         }

@@ -179,15 +179,15 @@ fn shells_and_their_tools_write_the_same_as_to_plain_files() {
         "t.app.a app/a one",
         "t.app.a app/a three",
         "t.app.a app/a two",
-        "t.app.b app/b ur\r",
-        "t.c c four\r",
+        "t.app.b app/b ur",
+        "t.c c four",
         "t.c c one",
         "t.c c three",
         "t.c c two",
-        "t.copy copy ur\r",
+        "t.copy copy ur",
         "t.nul nul \0",
     ];
-    let fo = arrived.iter().position(|line| line == "t.c c four\r");
+    let fo = arrived.iter().position(|line| line == "t.c c four");
     // `c` was concatenated from `a`, which ends with `fo`, and `b`, which begins with `ur`.
     assert!(fo.is_some(), "{arrived:?}");
     assert_eq!(arrived, expected);
