@@ -228,7 +228,7 @@ mod tests {
         let mut buffer = Some(buffer);
         let lines = batcher.batch(Records::InPlace(1..7), &mut buffer, Arc::default());
         assert_eq!(&lines.unwrap().body[..], b"a\nb\n");
-        // What is read back from the file is unchanged.
+        // The bytes that are read back from the file are unchanged.
         assert_eq!(&buffer.unwrap()[..], b"xa\r\nb\r\n");
     }
 
