@@ -5,6 +5,10 @@
 //! replace another one in a reload, under the same name or a new one. If both have the same address, the new source gets the socket
 //! on which the replaced source still listens. Connections and datagrams that arrive during the switch wait in the socket, so no
 //! sender is refused.
+//!
+//! A source can also leave other descriptors to the next program, each under a name: the session of a mount, for example
+//! ([`leave`], [`take_named`]). They reach the next program in this process, or the next start of the service through systemd's
+//! store of descriptors.
 
 use std::{
     env,
@@ -25,6 +29,9 @@ static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets {
     inherited: Vec::new(),
     live: Vec::new(),
     kept: Vec::new(),
+    named: Vec::new(),
+    left: Vec::new(),
+    next: Next::Nobody,
 });
 
 struct Sockets {
@@ -34,6 +41,35 @@ struct Sockets {
     live: Vec<Listening>,
     /// Sockets that stay open for the next program.
     kept: Vec<Arc<OwnedFd>>,
+    /// Named descriptors that the process inherited and that no source has taken yet.
+    named: Vec<Named>,
+    /// What sources have left to the next program.
+    left: Vec<Left>,
+    next: Next,
+}
+
+/// A descriptor and its name.
+pub type Named = (String, OwnedFd);
+
+/// The names of descriptors that a program leaves to the next one begin with this text.
+pub const NAMED: &str = "left.";
+
+/// Who gets what sources leave at a stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nobody: a source must leave nothing.
+    Nobody,
+    /// The program that replaces this one in the same process.
+    Program,
+    /// The service manager, which passes it to the next start of the service.
+    Manager,
+}
+
+/// What a source leaves to the next program.
+struct Left {
+    descriptors: Vec<Named>,
+    /// Cleans up if no program follows.
+    abandon: Box<dyn FnOnce() + Send>,
 }
 
 /// A socket on which a source listens.
@@ -96,35 +132,101 @@ impl Live {
 /// Takes over the sockets that the process was started with. Call this once, before the process opens any file. Returns whether this
 /// program has replaced another one in the same process.
 pub fn inherit() -> bool {
-    let before = from_before().into_iter().flatten();
-    let found = from_systemd().chain(before).filter_map(|number| {
-        let socket = Socket::from(inherited::adopt(number).ok()?);
-        socket.local_addr().is_ok().then_some(socket)
-    });
-    let found: Vec<_> = found.collect();
-    sockets().inherited = found;
-    from_before().is_some()
+    let before = from_before();
+    let is_replaced = before.is_some();
+    let mut sockets = sockets();
+    // systemd's numbers are those of the first program in this process. The programs after it get everything from the one before.
+    let all = before.unwrap_or_else(|| from_systemd().collect());
+    for (number, name) in all {
+        let Ok(descriptor) = inherited::adopt(number) else {
+            continue;
+        };
+        if name.starts_with(NAMED) {
+            sockets.named.push((name, descriptor));
+            continue;
+        }
+        let socket = Socket::from(descriptor);
+        if socket.local_addr().is_ok() {
+            sockets.inherited.push(socket);
+        }
+    }
+    is_replaced
 }
 
-/// The file descriptors that `LISTEN_FDS` announces, if `LISTEN_PID` is this process.
-fn from_systemd() -> impl Iterator<Item = RawFd> {
+/// The names of the descriptors that the process inherited and that no source has taken.
+pub fn names() -> Vec<String> {
+    let sockets = sockets();
+    sockets.named.iter().map(|(name, _)| name.clone()).collect()
+}
+
+/// Takes the inherited descriptors whose names begin with `prefix`. Returns them with the rest of their names.
+pub fn take_named(prefix: &str) -> Vec<Named> {
+    let mut sockets = sockets();
+    let (taken, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut sockets.named)
+        .into_iter()
+        .partition(|(name, _)| name.starts_with(prefix));
+    sockets.named = rest;
+    let strip = |(name, descriptor): Named| (name[prefix.len()..].to_owned(), descriptor);
+    taken.into_iter().map(strip).collect()
+}
+
+/// Who gets what sources leave at a stop.
+pub fn next() -> Next {
+    sockets().next
+}
+
+/// Sets who gets what sources leave. Call this before the stop.
+pub fn set_next(next: Next) {
+    sockets().next = next;
+}
+
+/// Leaves descriptors to the next program. `abandon` runs if no program follows.
+pub fn leave(descriptors: Vec<Named>, abandon: impl FnOnce() + Send + 'static) {
+    sockets().left.push(Left {
+        descriptors,
+        abandon: Box::new(abandon),
+    });
+}
+
+/// Passes what sources have left to `store`, which returns whether it has stored them for the next start of the service. What it
+/// has not stored is abandoned.
+pub fn store_left(mut store: impl FnMut(&[Named]) -> bool) {
+    let left = std::mem::take(&mut sockets().left);
+    for left in left {
+        if !store(&left.descriptors) {
+            // The descriptors are closed first, so that nothing waits for this process.
+            drop(left.descriptors);
+            (left.abandon)();
+        }
+    }
+}
+
+/// The file descriptors that `LISTEN_FDS` announces, if `LISTEN_PID` is this process, with the names in `LISTEN_FDNAMES`.
+fn from_systemd() -> impl Iterator<Item = (RawFd, String)> {
     let count: RawFd = match named("LISTEN_PID") == Some(process::id()) {
         true => named("LISTEN_FDS").unwrap_or(0),
         false => 0,
     };
-    SYSTEMD_FIRST..SYSTEMD_FIRST.saturating_add(count)
+    let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let names: Vec<String> = names.split(':').map(str::to_owned).collect();
+    let names = names.into_iter().chain(std::iter::repeat(String::new()));
+    (SYSTEMD_FIRST..SYSTEMD_FIRST.saturating_add(count)).zip(names)
 }
 
 fn named<T: std::str::FromStr>(variable: &str) -> Option<T> {
     env::var(variable).ok()?.parse().ok()
 }
 
-/// The file descriptors in the variable [`LISTENERS`] (`PID:N,N`, the process and the descriptors), if the previous program ran in this process.
-fn from_before() -> Option<Vec<RawFd>> {
+/// The file descriptors in the variable [`LISTENERS`] (`PID:N,N=NAME`: the process and the descriptors, some with a name), if the
+/// previous program ran in this process.
+fn from_before() -> Option<Vec<(RawFd, String)>> {
     let value = env::var(LISTENERS).ok()?;
     let (process, numbers) = value.split_once(':')?;
-    (process.parse() == Ok(process::id()))
-        .then(|| numbers.split(',').flat_map(str::parse).collect())
+    let number = |text: &str| {
+        let (number, name) = text.split_once('=').unwrap_or((text, ""));
+        Some((number.parse().ok()?, name.to_owned()))
+    };
+    (process.parse() == Ok(process::id())).then(|| numbers.split(',').filter_map(number).collect())
 }
 
 /// Returns the socket of this type and address that the process inherited, or on which one of these sources listens.
@@ -170,9 +272,10 @@ pub fn close_rest() -> Vec<String> {
 }
 
 /// Ensures that the sockets on which sources currently listen stay open for the next program, even after these sources have
-/// ended.
+/// ended, and that sources leave what they can to it.
 pub fn keep() {
     let mut sockets = sockets();
+    sockets.next = Next::Program;
     let live = sockets.live.iter();
     sockets.kept = live.filter_map(|live| live.socket.upgrade()).collect();
 }
@@ -197,11 +300,15 @@ pub(crate) fn keeps(path: &Path, live: &Live) -> bool {
 #[must_use]
 pub fn hand_over() -> (&'static str, String) {
     let sockets = sockets();
-    let left = sockets.kept.iter().filter_map(|kept| {
-        fcntl_setfd(kept.as_fd(), FdFlags::empty()).ok()?;
-        Some(kept.as_raw_fd().to_string())
-    });
-    let numbers: Vec<_> = left.collect();
+    let stays = |descriptor: &OwnedFd| {
+        fcntl_setfd(descriptor, FdFlags::empty()).ok()?;
+        Some(descriptor.as_raw_fd())
+    };
+    let kept = sockets.kept.iter();
+    let kept = kept.filter_map(|kept| Some(stays(kept)?.to_string()));
+    let left = sockets.left.iter().flat_map(|left| &left.descriptors);
+    let left = left.filter_map(|(name, left)| Some(format!("{}={name}", stays(left)?)));
+    let numbers: Vec<_> = kept.chain(left).collect();
     (
         LISTENERS,
         format!("{}:{}", process::id(), numbers.join(",")),

@@ -23,6 +23,8 @@ mod syslog;
 mod tagging;
 mod tail;
 
+pub use fuse::abandon_left;
+
 /// All sources.
 pub const COMPONENTS: &[Component] = &[
     flume::COMPONENT,

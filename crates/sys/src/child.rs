@@ -16,12 +16,13 @@ use crate::signals;
 pub const LISTENERS: &str = "MILLSTREAM_LISTENERS";
 
 /// The variables that speak to this process: the sockets that it inherits, and systemd's readiness and watchdog.
-const OWN: [&str; 7] = [
+const OWN: [&str; 8] = [
     LISTENERS,
     "LISTEN_PID",
     "LISTEN_FDS",
     "LISTEN_FDNAMES",
     "NOTIFY_SOCKET",
+    "FDSTORE",
     "WATCHDOG_PID",
     "WATCHDOG_USEC",
 ];

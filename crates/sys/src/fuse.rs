@@ -19,7 +19,7 @@ use std::{
 use rustix::{
     fs::{Mode, OFlags},
     io::{Errno, IoSliceMut},
-    mount::{MountFlags, UnmountFlags},
+    mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags},
 };
 
@@ -36,6 +36,9 @@ const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 pub struct Options {
     /// Other users may access the mount.
     pub allow_other: bool,
+    /// The mount outlives this process, which leaves its session to a next one. So no helper may unmount it when this process
+    /// ends.
+    pub outlives: bool,
 }
 
 /// The device of one mount. Clones share it; when the last one is dropped, the mount answers ENOTCONN.
@@ -74,7 +77,8 @@ impl Device {
         }
     }
 
-    fn new(device: OwnedFd) -> io::Result<Self> {
+    /// The device of a mount. A program can get it from a program that ran before.
+    pub fn new(device: OwnedFd) -> io::Result<Self> {
         rustix::io::fcntl_setfd(&device, rustix::io::FdFlags::CLOEXEC)?;
         rustix::fs::fcntl_setfl(&device, OFlags::NONBLOCK)?;
         Ok(Self(Arc::new(device)))
@@ -98,7 +102,7 @@ impl AsFd for Device {
 pub struct Mount {
     target: PathBuf,
     /// The helper, which unmounts when this process ends, even by SIGKILL.
-    guard: Option<(UnixStream, Child)>,
+    guard: Option<(UnixStream, Option<Child>)>,
     mounted: bool,
 }
 
@@ -129,11 +133,18 @@ impl Mount {
             system,
             helper: None,
         })?;
-        let (device, guard) = match by_helper(&target, options) {
-            Ok((device, guard)) => (device, Some(guard)),
-            Err(helper) => match directly(&target, options) {
-                Ok(device) => (device, None),
-                Err(system) => return Err(Refused { system, helper }),
+        let mounted = match options.outlives {
+            true => directly(&target, options).map(|device| (device, None)),
+            false => Err(io::ErrorKind::Unsupported.into()),
+        };
+        let (device, guard) = match mounted {
+            Ok(mounted) => mounted,
+            Err(_) => match by_helper(&target, options) {
+                Ok((device, (socket, child))) => (device, Some((socket, Some(child)))),
+                Err(helper) => match directly(&target, options) {
+                    Ok(device) => (device, None),
+                    Err(system) => return Err(Refused { system, helper }),
+                },
             },
         };
         let mount = Self {
@@ -146,6 +157,28 @@ impl Mount {
             helper: None,
         })?;
         Ok((device, mount))
+    }
+
+    /// A mount that another program has made and left. `guard` is the socket to the helper, if there is one.
+    pub fn left_by(target: &Path, guard: Option<OwnedFd>) -> Self {
+        Self {
+            target: target.to_owned(),
+            guard: guard.map(|socket| (socket.into(), None)),
+            mounted: true,
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Leaves the mount to another program. Returns the socket to the helper, if there is one: the helper unmounts when the socket
+    /// is closed.
+    pub fn leave(mut self) -> Option<OwnedFd> {
+        self.mounted = false;
+        let (socket, _) = self.guard.take()?;
+        Some(socket.into())
     }
 
     /// Whether a helper unmounts the directory when this process dies.
@@ -165,9 +198,11 @@ impl Drop for Mount {
             // A failure cannot be handled here; the next start reports it.
             let _ = unmount(&self.target);
         }
-        if let Some((socket, mut child)) = self.guard.take() {
+        if let Some((socket, child)) = self.guard.take() {
             drop(socket);
-            let _ = child.wait();
+            if let Some(mut child) = child {
+                let _ = child.wait();
+            }
         }
     }
 }
@@ -188,6 +223,21 @@ pub fn unmount(target: &Path) -> io::Result<()> {
         }
     }
     Err(Errno::PERM.into())
+}
+
+/// Takes a mount off its directory, but keeps it alive: open files in it still work while the returned descriptor is open.
+/// [`attach`] puts it back. Needs root.
+pub fn detach(target: &Path) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mount = open_tree(rustix::fs::CWD, target, flags)?;
+    rustix::mount::unmount(target, UnmountFlags::DETACH)?;
+    Ok(mount)
+}
+
+/// Puts a mount that [`detach`] has taken off at this directory.
+pub fn attach(mount: &OwnedFd, target: &Path) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(move_mount(mount, "", rustix::fs::CWD, target, flags)?)
 }
 
 /// The type of the topmost mount at exactly this path, as the kernel shows it.

@@ -4,7 +4,7 @@ use std::{future::pending, io, path::PathBuf, pin::Pin, sync::Arc, time::Duratio
 
 use clap::Args;
 use millstream_channels::memory::MemoryChannel;
-use millstream_net::handover;
+use millstream_net::handover::{self, Next};
 use millstream_pipeline::{
     failure::Failure,
     guard::guarded,
@@ -79,6 +79,11 @@ impl Run {
         if handover::inherit() {
             child::adopt();
         }
+        // What was left belongs to this process alone from now on. If it dies, systemd must not pass it on again.
+        systemd::unstore(&handover::names());
+        if systemd::has_store() {
+            handover::set_next(Next::Manager);
+        }
         let loaded = match config::read(&self.config) {
             Ok(loaded) => loaded,
             Err(problems) => return config::complain(&problems),
@@ -97,7 +102,10 @@ impl Run {
         let code = match end {
             Some(Asked::Upgrade) => {
                 log::flush(LAST_LINES);
-                upgrade.execute()
+                let code = upgrade.execute();
+                // There is no next program, so everything that was left for it is given up.
+                handover::store_left(|_| false);
+                code
             }
             Some(Asked::Stop) | None => code,
         };
@@ -146,6 +154,7 @@ impl Run {
         };
         deadline.running(&running.nodes);
         tracing::info!("started {} nodes", running.nodes.now().len());
+        millstream_sources::abandon_left();
         for address in handover::close_rest() {
             tracing::warn!(
                 "nothing listens at {address}, which this process was started with: it is closed"
@@ -169,13 +178,19 @@ impl Run {
                 exit::FAILED
             }
         };
-        match asked {
+        let asked = match asked {
             Some(Asked::Upgrade) => {
                 deadline.hold_signals().await;
-                (code, Some(events.last_stop().await))
+                Some(events.last_stop().await)
             }
-            other => (code, other),
+            other => other,
+        };
+        if asked != Some(Asked::Upgrade) {
+            deadline.doing("passing the mounts to systemd");
+            let is_stored = systemd::has_store();
+            handover::store_left(|left| is_stored && systemd::store(left));
         }
+        (code, asked)
     }
 
     /// The exit code of a run that ended without failed nodes. Lost records are a failure. Rejected records that a job (`--once`) leaves in

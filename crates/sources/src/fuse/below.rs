@@ -9,7 +9,7 @@
 use std::{
     fs, io,
     os::{
-        fd::AsRawFd,
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
     },
     path::{Path, PathBuf},
@@ -44,6 +44,12 @@ pub(super) struct Scanned {
     pub files: Vec<PathBuf>,
 }
 
+impl AsFd for Below {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
 impl Below {
     /// Opens the directory. Must be called before the mount hides it.
     pub(super) fn open(mount: &Path) -> Result<Self, Failure> {
@@ -56,6 +62,13 @@ impl Below {
             return Err(Failure::config(text));
         }
         Ok(Self { directory })
+    }
+
+    /// The directory that an earlier program has opened.
+    pub(super) fn left_by(directory: OwnedFd) -> Self {
+        Self {
+            directory: directory.into(),
+        }
     }
 
     /// A path to an entry of the plain directory. The path leads through the open directory, because the path through the mount

@@ -55,6 +55,10 @@ pub(super) struct Config {
     /// Lets other users access the mount. Without root this needs `user_allow_other` in /etc/fuse.conf.
     #[serde(default)]
     allow_other: bool,
+    /// Command to run after each new mount, as a list of words, for example to make a program open its log again. It does not run if
+    /// open files have survived a restart. It is killed after 30 seconds.
+    #[serde(default)]
+    after_mount: Vec<String>,
     /// User that owns everything in the mount. Default: a file or directory belongs to the user that creates it.
     #[serde(default)]
     uid: Option<u32>,
@@ -217,8 +221,9 @@ fn line_max() -> Size {
 #[derive(Debug)]
 pub(super) struct Options {
     pub mount: PathBuf,
-    pub rules: Rules,
+    pub rules: Arc<Rules>,
     pub when_full: WhenFull,
+    pub after_mount: Vec<String>,
     /// `None` if nothing can be read back.
     pub recent: Option<Limits>,
     pub allow_other: bool,
@@ -263,11 +268,12 @@ pub(super) fn check(node: &Node) -> Checked<Options> {
     };
     Ok(Options {
         mount: PathBuf::from(config.mount),
-        rules: Rules {
+        rules: Arc::new(Rules {
             rules,
             default: Arc::new(default),
-        },
+        }),
         when_full: config.when_full.into(),
+        after_mount: config.after_mount,
         recent: config.recent.limits(),
         allow_other: config.allow_other,
         owner: Owner {

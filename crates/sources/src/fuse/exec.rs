@@ -75,6 +75,12 @@ impl Commands {
         }
     }
 
+    /// Ends the commands that `is_used` does not name, once they have got what was sent to them.
+    pub(super) fn retain(&self, is_used: impl Fn(&[String]) -> bool) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.retain(|words, _| is_used(words));
+    }
+
     fn start(&self, words: &[String]) -> Queue {
         let (to, from) = mpsc::channel(QUEUE);
         let is_running = Arc::new(AtomicBool::new(true));

@@ -174,7 +174,7 @@ impl Followed {
         let open = OpenFile::of_file(shipper, &name);
         let mut start = Vec::new();
         read_at(&file, &mut start, START_BYTES, 0)?;
-        if open.rule()?.filters() && is_compressed(&start) {
+        if open.stream()?.rule().filters() && is_compressed(&start) {
             return Err(io::Error::other(
                 "it is compressed, so its rule cannot filter it: it stays there and is not shipped; while Millstream is stopped, \
                  decompress it or remove it",

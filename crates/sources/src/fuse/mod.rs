@@ -3,8 +3,10 @@
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! - Serving: `mount.rs` mounts, `run.rs` starts and stops. On each data thread, `session.rs` reads requests and answers them:
-//!   `namespace.rs` handles requests about names, `mounted.rs` handles requests about open files.
+//! - Serving: `mount.rs` mounts, `run.rs` starts and stops, `live.rs` keeps a mount while a reload replaces its source. On each data
+//!   thread, `session.rs` reads requests and answers them: `namespace.rs` handles requests about names, `mounted.rs` handles requests
+//!   about open files. `handover.rs` leaves a mount to the next program, and
+//!   `holders.rs` names the programs whose files did not survive.
 //!   `waiting.rs` has the requests that wait, `patience.rs` their limits, and `alias.rs` the numbers of files whose writes wait.
 //! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs the bytes of one file. `stream.rs` turns the
 //!   bytes of a write into a parcel: a batch, and the unfinished bytes after its records (`parcel.rs`). For this, `cutter/` cuts
@@ -28,8 +30,11 @@ mod cutter;
 mod exec;
 mod filter;
 mod follow;
+mod handover;
+mod holders;
 mod in_flight;
 mod journal;
+mod live;
 mod mount;
 mod mounted;
 mod namespace;
@@ -61,10 +66,12 @@ use millstream_pipeline::{
     node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
     promise::{Guarantee, Promise},
 };
-use millstream_sys::fuse::{Device, Mount};
 
 use below::Below;
 use config::{Config, Options};
+use handover::Taken;
+pub use handover::abandon_left;
+use live::{Live, Seat, Start};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -80,21 +87,48 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     Ok(Box::new(Fuse {
         options: Arc::new(config::check(node)?),
         mounted: None,
+        seat: None,
     }))
 }
 
 /// The source.
 struct Fuse {
     options: Arc<Options>,
-    /// The mount that `bind` made. The first `run` takes it.
-    mounted: Option<(Device, Mount, Arc<Below>)>,
+    /// The mount that `bind` made or took over. The first `run` takes it.
+    mounted: Option<Start>,
+    /// Where the source before leaves its mount, and where this one leaves it for the next.
+    seat: Option<Arc<Seat>>,
+}
+
+impl Fuse {
+    /// Takes over the mount that an earlier program has left, or mounts the directory.
+    fn mount(&self, context: &SourceContext) -> Result<Start, Failure> {
+        match Taken::find(&context.name, &self.options) {
+            Ok(Some(taken)) => return Ok(Start::Taken(Box::new(taken))),
+            Ok(None) => {}
+            Err(why) => {
+                let text = format_args!(
+                    "the mount that an earlier start has left cannot be taken over ({why}): {} is mounted anew, and programs must \
+                     open their files in it again",
+                    self.options.mount.display()
+                );
+                context.reporter.warn("stale", text);
+            }
+        }
+        mount::mount(&self.options, &context.reporter).map(Start::New)
+    }
 }
 
 impl Source for Fuse {
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure> {
-        if !context.once {
-            self.mounted = Some(mount::mount(&self.options, &context.reporter)?);
+        if context.once {
+            return Ok(());
         }
+        let (seat, is_taken) = Seat::of(&context.name, &self.options)?;
+        if !is_taken {
+            self.mounted = Some(self.mount(context)?);
+        }
+        self.seat = Some(seat);
         Ok(())
     }
 
@@ -104,17 +138,23 @@ impl Source for Fuse {
                 let below = Arc::new(Below::open(&self.options.mount)?);
                 return run::once(self.options.clone(), below, context).await;
             }
-            let mounted = match self.mounted.take() {
-                Some(mounted) => mounted,
-                None => mount::mount(&self.options, &context.reporter)?,
+            let seat = match &self.seat {
+                Some(seat) => seat,
+                None => self.seat.insert(Seat::of(&context.name, &self.options)?.0),
             };
-            run::run(self.options.clone(), mounted, context).await
+            let options = self.options.clone();
+            let live = match seat.take() {
+                Some(live) => live.with(options)?,
+                None => {
+                    let mounted = match self.mounted.take() {
+                        Some(mounted) => mounted,
+                        None => Start::New(mount::mount(&self.options, &context.reporter)?),
+                    };
+                    Live::begin(options, mounted, &context).await?
+                }
+            };
+            run::run(live, seat, context).await
         })
-    }
-
-    fn is_replaceable(&self) -> bool {
-        // A replacement would break the files that programs have open in the mount.
-        false
     }
 
     fn values(&self) -> &'static [&'static str] {

@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
+use millstream_net::handover::{self, Next};
 use millstream_pipeline::{failure::Failure, report::Reporter};
 use millstream_sys::fuse::{self, Device, Mount};
 use rustix::io::Errno;
@@ -42,10 +43,11 @@ pub(super) fn mount(
     }
     let how = fuse::Options {
         allow_other: options.allow_other,
+        outlives: handover::next() == Next::Manager,
     };
     let (device, mount) = Mount::new(&full, how)
         .map_err(|refused| Failure::disk(format!("cannot mount {}: {refused}", full.display())))?;
-    if !mount.is_guarded() {
+    if !mount.is_guarded() && !how.outlives {
         let text = "mounted without fusermount3 (package fuse3): if this process dies, writers get ENOTCONN until \
                     Millstream runs again; with fusermount3 they write to the plain directory meanwhile";
         reporter.warn("unguarded", text);

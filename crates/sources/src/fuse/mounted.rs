@@ -197,7 +197,7 @@ impl Mounted {
     /// cancelled while it waits does not discard bytes of other writes.
     pub(super) async fn finish_write(&self, begun: BegunWrite) -> Result<u32, Errno> {
         let BegunWrite { file, write, stage } = begun;
-        let patience = Patience::of_write(self.shipper.options.when_full);
+        let patience = Patience::of_write(self.shipper.options().when_full);
         // The offset of the write, once its data are cut.
         let place = Cell::new(None);
         let send = async {
@@ -269,8 +269,8 @@ impl Mounted {
         file: &OpenFile,
         buffer: &mut Option<Buffer>,
     ) -> Result<Cut, Errno> {
-        let masked = file.rule()?.filters();
         let mut stream = file.stream()?;
+        let masked = stream.rule().filters();
         let start = HEADROOM + WRITE_DATA_AT;
         let data = start..start + write.size as usize;
         let written = buffer.as_ref().and_then(|buffer| buffer.get(data.clone()));
@@ -361,7 +361,7 @@ impl Mounted {
         let Some(file) = self.files.remove(handle) else {
             return;
         };
-        self.names.closed(file.node(), file.rule().is_ok());
+        self.names.closed(file.node(), file.is_writer());
         if file.finish().await.is_err() {
             let text = if self.shipper.durable {
                 "the last bytes of a closed file cannot be passed on now; they are sent after the next start"

@@ -115,6 +115,17 @@ impl Namespace {
         }
     }
 
+    /// Waits until everything that was written to a file is in its spill.
+    pub(super) fn flush(&self, node: u64) {
+        let tree = self.tree();
+        let spill = tree.content(node).ok().and_then(|(_, spill)| spill);
+        let written = tree.attributes(node).ok().map(|of| of.times[1]);
+        drop(tree);
+        if let Some((spill, (seconds, nanos))) = spill.zip(written) {
+            spill.stamp(Time::from_parts(seconds, nanos));
+        }
+    }
+
     /// READ. Data that are not held read as zeros.
     pub(super) async fn read(&self, header: Header, offset: u64, bytes: u32) -> Body {
         let content = {

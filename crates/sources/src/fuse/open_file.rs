@@ -8,7 +8,10 @@
 //! unfinished line. Both survive SIGKILL. `fsync` syncs the channel and the journal. With a memory channel, a `write` is answered
 //! when the channel has space for it, and `fsync` waits until the sinks have settled everything.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use millstream_pipeline::{delivery::Receipt, threads::in_lane};
 use millstream_record::Batch;
@@ -16,14 +19,13 @@ use rustix::io::Errno;
 use tokio::sync::{OwnedMutexGuard, TryLockError};
 
 use super::{
+    handover::KeptWriting,
     in_flight::InFlight,
     journal::Left,
     parcel::Parcel,
     patience::Patience,
-    rules::Rule,
     shipper::{Outcome, Shipper},
     stream::{Before, Stream},
-    tee::Tee,
 };
 
 /// The exclusive right to change the unfinished bytes of an open file whose lines are joined.
@@ -40,11 +42,11 @@ pub(super) struct OpenFile {
 /// The writing side of an open file.
 struct Writing {
     stream: Mutex<Stream>,
-    rule: Arc<Rule>,
-    tee: Option<Arc<Tee>>,
-    /// Hands out the [`Turn`]. `None` if lines are not joined. Unfinished bytes of such a file change only in writes, and the
-    /// kernel sends one write to a file at a time. Joined lines need turns, because `quiet.rs` also sends them between writes.
-    turns: Option<Arc<tokio::sync::Mutex<()>>>,
+    /// Hands out the [`Turn`].
+    turns: Arc<tokio::sync::Mutex<()>>,
+    /// Whether lines are joined. Only then a write needs the turn, because `quiet.rs` also sends joined lines between writes.
+    /// Unfinished bytes of other files change only in writes, and the kernel sends one write to a file at a time.
+    joins: AtomicBool,
     /// With a memory channel: the batches that were sent and are not settled.
     in_flight: InFlight,
 }
@@ -75,17 +77,25 @@ impl OpenFile {
         Self::new(shipper, 0, Stream::recovered(shipper, left))
     }
 
+    /// A file of the mount that was open when an earlier program ended. `left` is its line in the journal.
+    pub(super) fn kept(
+        shipper: &Arc<Shipper>,
+        node: u64,
+        kept: KeptWriting,
+        left: Option<Left>,
+    ) -> Self {
+        Self::new(shipper, node, Stream::kept(shipper, kept, left))
+    }
+
     fn new(shipper: &Arc<Shipper>, node: u64, stream: Stream) -> Self {
-        let rule = stream.rule().clone();
         Self {
             node,
             shipper: shipper.clone(),
             writing: Some(Writing {
-                tee: shipper.tee(&rule, stream.path()),
-                turns: rule.boundaries.wait().map(|_| Arc::default()),
+                turns: Arc::default(),
+                joins: AtomicBool::new(stream.joins()),
                 in_flight: InFlight::default(),
                 stream: Mutex::new(stream),
-                rule,
             }),
         }
     }
@@ -95,14 +105,19 @@ impl OpenFile {
         self.node
     }
 
-    /// The rule that the file follows. EBADF if the file is open for reading only.
-    pub(super) fn rule(&self) -> Result<&Rule, Errno> {
-        Ok(&self.writing()?.rule)
+    /// The stream of the written bytes. It follows the rules in force. EBADF if the file is open for reading only.
+    pub(super) fn stream(&self) -> Result<MutexGuard<'_, Stream>, Errno> {
+        let writing = self.writing()?;
+        let mut stream = writing.stream();
+        stream.update(&self.shipper);
+        // Lines that were not joined before are not sent between writes until this write is done: see `Stream::quiet`.
+        writing.joins.store(stream.joins(), Ordering::Relaxed);
+        Ok(stream)
     }
 
-    /// The stream of the written bytes. EBADF if the file is open for reading only.
-    pub(super) fn stream(&self) -> Result<MutexGuard<'_, Stream>, Errno> {
-        Ok(self.writing()?.stream())
+    /// Whether the file is open for writing.
+    pub(super) fn is_writer(&self) -> bool {
+        self.writing.is_some()
     }
 
     /// Whether the lines of the file are joined.
@@ -122,7 +137,9 @@ impl OpenFile {
     }
 
     fn turns(&self) -> Option<&Arc<tokio::sync::Mutex<()>>> {
-        self.writing.as_ref()?.turns.as_ref()
+        let writing = self.writing.as_ref()?;
+        let joins = writing.joins.load(Ordering::Relaxed);
+        joins.then_some(&writing.turns)
     }
 
     fn writing(&self) -> Result<&Writing, Errno> {
@@ -172,7 +189,7 @@ impl OpenFile {
         };
         let shipper = &self.shipper;
         let _turn = self.turn().await;
-        let parcel = writing.stream().finish()?;
+        let parcel = self.stream()?.finish()?;
         self.send(parcel, Patience::ENDLESS).await?;
         // The journal must keep a line until the batch that contains it is kept.
         if shipper.durable && writing.stream().line().is_in_doubt() {
@@ -221,8 +238,7 @@ impl Writing {
             stream.advance(&parcel);
             return stream.accept_unfinished(&parcel);
         };
-        let is_copied = self.tee.is_some() || self.rule.exec.is_some();
-        let copy = is_copied.then(|| batch.clone());
+        let copy = self.stream().copies().map(|to| (to, batch.clone()));
         if shipper.durable {
             self.keep(shipper, batch, &parcel, patience).await?;
         } else {
@@ -231,8 +247,8 @@ impl Writing {
             in_flight.send(shipper, batch, patience, sent).await?;
         }
         let accepted = self.stream().accept_unfinished(&parcel);
-        if let Some(copy) = copy {
-            shipper.copy(self.tee.clone(), &self.rule, copy).await;
+        if let Some(((tee, rule), copy)) = copy {
+            shipper.copy(tee, &rule, copy).await;
         }
         accepted
     }

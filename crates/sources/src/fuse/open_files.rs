@@ -30,6 +30,27 @@ impl OpenFiles {
         }
     }
 
+    /// A table with these files. The next file gets the handle `next`.
+    pub(super) fn kept(count: Meter, (next, files): (u64, Vec<(u64, OpenFile)>)) -> Self {
+        let files = files.into_iter();
+        let open: HashMap<_, _> = files
+            .map(|(handle, file)| (handle, Arc::new(file)))
+            .collect();
+        count.set(open.len() as u64);
+        Self {
+            next: AtomicU64::new(next),
+            open: Mutex::new(open),
+            count,
+        }
+    }
+
+    /// The next handle, and all open files by their handles.
+    pub(super) fn all(&self) -> (u64, Vec<(u64, Arc<OpenFile>)>) {
+        let open = self.lock();
+        let files = open.iter().map(|(handle, file)| (*handle, file.clone()));
+        (self.next.load(Ordering::Relaxed), files.collect())
+    }
+
     pub(super) fn add(&self, file: OpenFile) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut open = self.lock();

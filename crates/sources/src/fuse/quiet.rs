@@ -28,7 +28,8 @@ const INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Sends complete records until the future is dropped. The future never completes. If no rule joins lines, it does nothing. Each
 /// spawned task holds a clone of `busy`, so that a stop waits for the task.
 pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: &mpsc::Sender<()>) {
-    let rules = shipper.options.rules.all();
+    let options = shipper.options();
+    let rules = options.rules.all();
     let Some(wait) = rules.filter_map(|rule| rule.boundaries.wait()).min() else {
         return std::future::pending().await;
     };
@@ -64,12 +65,15 @@ fn complete(file: &OpenFile) -> Option<Parcel> {
 
 async fn send(shipper: &Shipper, file: &OpenFile, parcel: Parcel) {
     // The time limit of writes applies here, too: a write that waits for this record must be able to fail in time.
-    let patience = Patience::of_write(shipper.options.when_full);
+    let patience = Patience::of_write(shipper.options().when_full);
     let Err(error) = file.send(parcel, patience).await else {
         return;
     };
     if let Ok(mut stream) = file.stream() {
         stream.wait_again();
+    }
+    if shipper.is_frozen() {
+        return;
     }
     if !patience.has_limit() || error != Errno::NOSPC {
         let text = "a record of joined lines could not be kept; it will be retried";

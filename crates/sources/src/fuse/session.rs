@@ -28,6 +28,7 @@ use tokio::{
 use super::{
     alias::node_of,
     cutter::HEADROOM,
+    handover::resends,
     mounted::{Mounted, Write},
     namespace::WRITE_BYTES_MAX,
 };
@@ -103,6 +104,10 @@ pub(super) async fn serve(mounted: Arc<Mounted>, mut stop: watch::Receiver<bool>
     };
     let mut buffer = None;
     loop {
+        // Writers that never pause must not keep the session from its end.
+        if *stop.borrow() {
+            return false;
+        }
         let next = tokio::select! {
             biased;
             next = read(&mounted, &ready, &mut buffer) => next,
@@ -190,7 +195,7 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
             };
             run(mounted, async |mounted| {
                 let written = mounted.finish_write(begun).await;
-                reply.answer(written.map(fuse::written));
+                answer(&mounted, reply, written.map(fuse::written));
             })
             .await;
             // Lets a consumer on this thread take the batch while it is still in the CPU cache.
@@ -205,7 +210,7 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
         Operation::Sync { .. } => {
             run(mounted, async move |mounted| {
                 let synced = mounted.sync(header, number).await;
-                reply.answer(synced.map(|()| []));
+                answer(&mounted, reply, synced.map(|()| [0_u8; 0]));
             })
             .await;
         }
@@ -228,6 +233,15 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
             Some(body) => reply.answer(body),
             None => reply.none(),
         },
+    }
+}
+
+/// Answers a request that may have waited. If it failed because the mount is left to the next program, it gets no answer: the
+/// kernel sends it to the next program again.
+fn answer(mounted: &Mounted, reply: Reply, result: Result<impl AsRef<[u8]>, Errno>) {
+    match result {
+        Err(_) if mounted.shipper.is_frozen() && resends() => reply.none(),
+        result => reply.answer(result),
     }
 }
 

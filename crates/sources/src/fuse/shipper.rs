@@ -4,7 +4,15 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use millstream_pipeline::{
     condition::{Condition, Trouble},
@@ -74,7 +82,11 @@ impl From<Result<(), Unsettled>> for Outcome {
 
 /// The state that all open files of a node share.
 pub(super) struct Shipper {
-    pub options: Arc<Options>,
+    options: RwLock<Arc<Options>>,
+    /// How often the options have changed.
+    changes: AtomicU64,
+    /// Whether the mount is left to the next program.
+    is_frozen: AtomicBool,
     pub context: SourceContext,
     /// Whether the next channels are durable.
     pub durable: bool,
@@ -130,10 +142,34 @@ impl Shipper {
             commands: Commands::new(context.reporter.clone(), meters.copies_failed.clone()),
             meters,
             _missing: missing,
-            options,
+            options: RwLock::new(options),
+            changes: AtomicU64::new(0),
+            is_frozen: AtomicBool::new(false),
             context,
         };
         Ok((Arc::new(shipper), left))
+    }
+
+    /// The options in force.
+    pub(super) fn options(&self) -> Arc<Options> {
+        self.options
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// How often the options have changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Puts other options in force. Commands that no rule names any more get the end of their input.
+    pub(super) fn change(&self, options: Arc<Options>) {
+        let rules = options.rules.clone();
+        *self.options.write().unwrap_or_else(PoisonError::into_inner) = options;
+        self.changes.fetch_add(1, Ordering::Release);
+        self.commands
+            .retain(|words| rules.all().any(|rule| rule.exec.as_deref() == Some(words)));
     }
 
     /// Sends a batch once the outlet has space for it. If the caller stops waiting before that, or if its patience ends, nothing is
@@ -202,6 +238,15 @@ impl Shipper {
         }
     }
 
+    /// Notes that the mount is left to the next program.
+    pub(super) fn freeze(&self) {
+        self.is_frozen.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        self.is_frozen.load(Ordering::Acquire)
+    }
+
     /// The file outside the mount that gets copies of the records of the file at `path`. `None` if the rule names no such file.
     pub(super) fn tee(&self, rule: &Rule, path: &str) -> Option<Arc<Tee>> {
         let tee = rule.tee.as_ref()?;
@@ -220,8 +265,13 @@ impl Shipper {
                 self.context.reporter.error("tee", text);
             }
         }
-        if let Some(words) = &rule.exec {
+        let Some(words) = &rule.exec else { return };
+        let names = |rule: &Arc<Rule>| rule.exec.as_ref() == Some(words);
+        if self.options().rules.all().any(names) {
             self.commands.send(words, &batch).await;
+        } else {
+            // A reload has ended the command since the write began.
+            self.meters.copies_failed.add(1);
         }
     }
 }

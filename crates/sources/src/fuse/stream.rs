@@ -18,10 +18,12 @@ use rustix::io::Errno;
 use super::{
     batcher::Batcher,
     cutter::{Cutter, CutterBefore, Cuttings, Mode, Records},
+    handover::KeptWriting,
     journal::Left,
     parcel::Parcel,
     rules::{Rule, values},
     shipper::Shipper,
+    tee::Tee,
     unfinished::{LineBefore, Place, UnfinishedLine},
     writers::Writers,
 };
@@ -29,6 +31,10 @@ use super::{
 /// The stream of one open file.
 pub(super) struct Stream {
     rule: Arc<Rule>,
+    /// The file outside the mount that gets copies.
+    tee: Option<Arc<Tee>>,
+    /// The number of changes of the options that the rule follows.
+    changes: u64,
     cutter: Cutter,
     line: UnfinishedLine,
     writers: Writers,
@@ -51,17 +57,17 @@ pub(super) struct Before {
 impl Stream {
     /// The stream of a file in the mount.
     pub(super) fn new(shipper: &Shipper, path: &str) -> Self {
-        let rule = shipper.options.rules.of(path);
+        // The number is read first: if the options change in between, the stream gets its rule once more.
+        let changes = shipper.changes();
+        let rule = shipper.options().rules.of(path);
         let context = &shipper.context;
-        let tag = rule
-            .tag
-            .tag(&context.name, Some(path), &values(path, &context.host));
-        let filtered = shipper.meters.filtered.clone();
         Self {
+            tee: shipper.tee(&rule, path),
+            changes,
             cutter: Cutter::new(rule.boundaries.clone()),
             line: UnfinishedLine::new(shipper.unfinished.clone()),
             writers: Writers::new(context.host.clone(), path.into()),
-            batcher: Batcher::new(context.name.clone(), tag, rule.clone(), filtered),
+            batcher: batcher(shipper, &rule, path),
             too_long: shipper.meters.too_long.clone(),
             journals: shipper.durable,
             last_write: None,
@@ -93,8 +99,65 @@ impl Stream {
         }
     }
 
+    /// The stream of a file that was open when an earlier program ended. `left` is its line in the journal.
+    pub(super) fn kept(shipper: &Shipper, kept: KeptWriting, left: Option<Left>) -> Self {
+        let mut stream = Self::new(shipper, &kept.path);
+        let all = shipper.unfinished.clone();
+        let bytes = kept.tail.len();
+        stream.line = match left {
+            Some(left) => {
+                let (slot, generation) = (left.slot, left.generation);
+                UnfinishedLine::recovered(all, Place { slot, generation }, bytes)
+            }
+            None => {
+                let mut line = UnfinishedLine::new(all);
+                line.grow(bytes);
+                line
+            }
+        };
+        if stream.joins() && bytes > 0 {
+            stream.last_write = Some(Instant::now());
+        }
+        stream.cutter = stream.cutter.with_tail(kept.tail).in_mode(kept.mode);
+        stream
+    }
+
+    /// What the next program needs to continue this stream.
+    pub(super) fn keep(&self) -> KeptWriting {
+        KeptWriting {
+            path: self.path().to_owned(),
+            tail: self.cutter.tail().to_vec(),
+            mode: self.cutter.mode(),
+        }
+    }
+
     pub(super) fn rule(&self) -> &Arc<Rule> {
         &self.rule
+    }
+
+    /// Where copies of records go: to a file, and to the command of the rule. `None` if there are no copies.
+    pub(super) fn copies(&self) -> Option<(Option<Arc<Tee>>, Arc<Rule>)> {
+        let is_copied = self.tee.is_some() || self.rule.exec.is_some();
+        is_copied.then(|| (self.tee.clone(), self.rule.clone()))
+    }
+
+    /// Whether lines are joined.
+    pub(super) fn joins(&self) -> bool {
+        self.cutter.boundaries().wait().is_some()
+    }
+
+    /// Follows the rules in force, which a reload may have changed. They apply to the next record, which may have begun already.
+    pub(super) fn update(&mut self, shipper: &Shipper) {
+        let changes = shipper.changes();
+        if self.changes != changes {
+            self.changes = changes;
+            let path = self.writers.path();
+            let rule = shipper.options().rules.of(path);
+            self.batcher = batcher(shipper, &rule, path);
+            self.tee = shipper.tee(&rule, path);
+            self.rule = rule;
+        }
+        self.cutter.change(&self.rule.boundaries);
     }
 
     /// The file's path below the mount, as it was opened.
@@ -124,7 +187,7 @@ impl Stream {
     /// Makes a parcel of the joined lines if nothing was written for the rule's `wait`. Returns `None` if something was written
     /// within this time, or if there is nothing to send.
     pub(super) fn quiet(&mut self) -> Result<Option<Parcel>, Errno> {
-        let waited = self.rule.boundaries.wait().zip(self.last_write);
+        let waited = self.cutter.boundaries().wait().zip(self.last_write);
         if waited.is_none_or(|(wait, written)| written.elapsed() < wait) {
             return Ok(None);
         }
@@ -222,7 +285,7 @@ impl Stream {
             };
         }
         self.line.grow(unfinished.len());
-        if self.rule.boundaries.wait().is_some() {
+        if self.joins() {
             self.last_write = Some(Instant::now());
         }
         Ok(parcel.bytes)
@@ -238,4 +301,12 @@ impl Stream {
     pub(super) fn line(&mut self) -> &mut UnfinishedLine {
         &mut self.line
     }
+}
+
+fn batcher(shipper: &Shipper, rule: &Arc<Rule>, path: &str) -> Batcher {
+    let context = &shipper.context;
+    let values = values(path, &context.host);
+    let tag = rule.tag.tag(&context.name, Some(path), &values);
+    let filtered = shipper.meters.filtered.clone();
+    Batcher::new(context.name.clone(), tag, rule.clone(), filtered)
 }

@@ -27,8 +27,8 @@ mod request;
 mod tests;
 
 pub use reply::{
-    Attributes, Entries, FileSystem, attributes, created, entry, header, init, opened, sought,
-    statistics, written,
+    Attributes, Entries, FileSystem, attributes, created, entry, header, init, opened, resend,
+    sought, statistics, written,
 };
 pub use request::{Header, Malformed, Operation, Request, SetAttributes, TimeSet};
 

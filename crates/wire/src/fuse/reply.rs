@@ -62,6 +62,14 @@ pub fn header(unique: u64, error: i32, body_bytes: usize) -> [u8; HEADER_BYTES] 
     out
 }
 
+/// A message to the kernel: it sends again all requests that were read and not answered. Kernels before 6.9 refuse it with EINVAL.
+/// The numbers of these requests have the highest bit set, and the answers must have it, too.
+pub fn resend() -> [u8; HEADER_BYTES] {
+    const RESEND: i32 = 7;
+    // Messages that are no answers have the number 0, and their code is not negated.
+    header(0, -RESEND, 0)
+}
+
 /// The answer to INIT: the requested capabilities, and the largest write.
 ///
 /// ```text

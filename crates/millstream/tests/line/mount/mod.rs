@@ -3,6 +3,7 @@
 //! Mounting needs root or fusermount3 (package fuse3); `make deps` installs everything else.
 
 mod joined;
+mod restarts;
 mod rotated;
 
 use std::{

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 /// The treatment of the next bytes, up to the end of their record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::fuse) enum Fate {
     /// The bytes become a record.
     #[default]
@@ -44,13 +46,22 @@ pub(in crate::fuse) struct Cuttings {
 }
 
 /// How a cutter cuts the next bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::fuse) struct Mode {
     pub fate: Fate,
     /// With joined lines: whether the unfinished bytes continue a line whose beginning was already sent, dropped or rejected.
     pub within_line: bool,
     /// With joined lines: whether the unfinished bytes continue a record whose beginning was already sent as a piece.
     pub within_record: bool,
+}
+
+impl Mode {
+    pub(super) fn of(fate: Fate) -> Self {
+        Self {
+            fate,
+            ..Self::default()
+        }
+    }
 }
 
 impl Cuttings {

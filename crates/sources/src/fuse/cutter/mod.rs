@@ -59,6 +59,38 @@ impl Cutter {
         self
     }
 
+    /// Continues in the mode of an earlier run.
+    pub(super) fn in_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Where records end.
+    pub(super) fn boundaries(&self) -> &Boundaries {
+        &self.boundaries
+    }
+
+    /// Changes where records end. The unfinished bytes stay: their record ends by the new boundaries.
+    pub(super) fn change(&mut self, to: &Arc<Boundaries>) {
+        if Arc::ptr_eq(&self.boundaries, to) {
+            return;
+        }
+        let was_joined = self.boundaries.wait().is_some();
+        let is_joined = to.wait().is_some();
+        self.boundaries = to.clone();
+        match (was_joined, is_joined) {
+            // The line is skipped to its end, as before. The lines after it are records.
+            (true, false) if self.mode.within_line => self.mode = Mode::of(self.mode.fate),
+            (true, false) => self.mode = Mode::default(),
+            (false, true) => self.mode.within_line = self.mode.fate != Fate::Record,
+            _ => {}
+        }
+    }
+
     /// The unfinished bytes.
     pub(super) fn tail(&self) -> &[u8] {
         &self.tail
@@ -245,14 +277,14 @@ impl Cutter {
 
     /// Cuts bytes whose record ends with the write or with the file.
     fn cut_bytes(&self, data: &[u8]) -> Cuttings {
+        let line_max = self.boundaries.line_max;
         let mut cuttings = Cuttings::none(self.mode);
         let mut records = Vec::new();
         let mut tail = &self.tail[..];
         let mut left = data;
         cuttings.unfinished = tail.len();
         while !left.is_empty() {
-            let (part, behind) =
-                left.split_at(left.len().min(self.boundaries.line_max - tail.len()));
+            let (part, behind) = left.split_at(left.len().min(line_max.saturating_sub(tail.len())));
             left = behind;
             match cuttings.mode.fate {
                 Fate::Record if left.is_empty() => cuttings.unfinished = tail.len() + part.len(),
@@ -271,7 +303,10 @@ impl Cutter {
         if matches!(self.boundaries.end, RecordEnd::Write) {
             cuttings.mode.fate = Fate::Record;
             if cuttings.unfinished > 0 {
-                records.push(data[data.len() - cuttings.unfinished..].to_vec());
+                // There is a tail only if records had other ends when it was written.
+                let ours = cuttings.unfinished.min(data.len());
+                records.push([tail, &data[data.len() - ours..]].concat());
+                cuttings.took_tail = !self.tail.is_empty();
                 cuttings.unfinished = 0;
             }
         }

@@ -57,7 +57,7 @@ pub(super) struct Limits {
 #[derive(Debug)]
 pub(super) struct Recent {
     directory: PathBuf,
-    limits: Limits,
+    limits: Mutex<Limits>,
     spills: Mutex<HashMap<u64, Weak<Spill>>>,
     /// The spills that are open, in the order in which they were opened.
     open: Mutex<VecDeque<Weak<Spill>>>,
@@ -114,7 +114,7 @@ impl Recent {
         fs::set_permissions(&directory, private).map_err(failed)?;
         let recent = Arc::new(Self {
             directory: directory.clone(),
-            limits,
+            limits: Mutex::new(limits),
             spills: Mutex::default(),
             open: Mutex::default(),
             unwanted: Mutex::default(),
@@ -153,6 +153,16 @@ impl Recent {
         Ok((recent, restored))
     }
 
+    fn limits(&self) -> Limits {
+        *lock(&self.limits)
+    }
+
+    /// Changes the bounds.
+    pub(super) fn change(&self, limits: Limits) {
+        *lock(&self.limits) = limits;
+        self.check.notify_one();
+    }
+
     /// The spill of a node. Nothing is written yet.
     pub(super) fn spill(self: &Arc<Self>, number: u64) -> Arc<Spill> {
         let spill = Arc::new(Spill::new(number, self.clone()));
@@ -176,7 +186,7 @@ impl Recent {
     fn shed(&self) {
         self.delete_unwanted();
         self.look_at_free_space();
-        let is_over = || self.held.load(Relaxed) > self.limits.all || self.is_short.load(Relaxed);
+        let is_over = || self.held.load(Relaxed) > self.limits().all || self.is_short.load(Relaxed);
         if is_over() {
             let spills: Vec<_> = lock(&self.spills).values().cloned().collect();
             let mut spills: Vec<_> = spills.iter().filter_map(Weak::upgrade).collect();
@@ -185,7 +195,7 @@ impl Recent {
                 spill.measure();
             }
             // Some space stays free, so that the next writes do not exceed the bound at once.
-            let low = self.limits.all - self.limits.all / 8;
+            let low = self.limits().all - self.limits().all / 8;
             if is_over() {
                 for spill in spills {
                     if self.held.load(Relaxed) <= low && !self.is_short.load(Relaxed) {
@@ -242,7 +252,7 @@ impl Recent {
         if self.is_short.load(Relaxed) {
             return false;
         }
-        if self.held.fetch_add(bytes, Relaxed) + bytes > self.limits.all {
+        if self.held.fetch_add(bytes, Relaxed) + bytes > self.limits().all {
             self.check.notify_one();
         }
         true

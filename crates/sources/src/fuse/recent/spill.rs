@@ -185,7 +185,7 @@ impl Spill {
             self.report(written);
             return self.skip(at, bytes);
         }
-        let file_max = self.recent.limits.file;
+        let file_max = self.recent.limits().file;
         if self.held() > file_max + (file_max / 8).max(SLACK_BYTES_MIN) {
             self.measure();
             if self.held() > file_max {

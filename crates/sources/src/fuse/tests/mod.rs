@@ -5,6 +5,7 @@ mod failures;
 mod full;
 mod joined;
 mod readable;
+mod reload;
 
 use std::{
     fs,

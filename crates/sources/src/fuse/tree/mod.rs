@@ -5,6 +5,7 @@
 //! a restart, are in the spills (`recent/`). The tree only notes which spills have to follow its changes.
 
 mod copies;
+mod kept;
 mod node;
 mod restore;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use rustix::io::Errno;
 use super::recent::{Recent, Spill};
 use copies::RecentReads;
 pub(super) use copies::{Suspicion, WriteKind};
+pub(super) use kept::{KeptTree, keep, take_over};
 pub(super) use node::CopyState;
 use node::{Directory, File, Kind, Node, Nodes};
 
@@ -98,6 +100,11 @@ impl Tree {
             reads: RecentReads::default(),
             changes: Vec::new(),
         }
+    }
+
+    /// Changes the owner and the permissions of new nodes.
+    pub(super) fn change(&mut self, owner: Owner) {
+        self.owner = owner;
     }
 
     /// The number of nodes.

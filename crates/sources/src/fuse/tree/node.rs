@@ -8,6 +8,7 @@ use std::{
 
 use millstream_record::Time;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::fuse::recent::Spill;
 
@@ -35,7 +36,7 @@ pub(super) struct File {
 }
 
 /// Whether a file is a copy of another file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::fuse) enum CopyState {
     /// Nothing was written yet.
     #[default]
@@ -103,6 +104,14 @@ impl Nodes {
         Self {
             nodes: HashMap::from([(number, root)]),
             next: FIRST_NODE,
+        }
+    }
+
+    /// A table without nodes, not even a root. The next node gets the number `next`.
+    pub(super) fn empty(next: u64) -> Self {
+        Self {
+            nodes: HashMap::new(),
+            next,
         }
     }
 
