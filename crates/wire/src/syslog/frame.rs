@@ -280,12 +280,13 @@ pub(super) fn bare(line: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns a datagram or counted message without the LF, CR LF or NUL at its end.
+/// Returns a datagram or counted message without the LF, CR LF, CR or NUL at its end.
 #[inline(always)]
 pub(super) fn trimmed(message: &[u8]) -> &[u8] {
     let message = message.strip_suffix(&[0]).unwrap_or(message);
     match message {
         [rest @ .., b'\n'] => bare(rest),
+        [rest @ .., b'\r'] => rest,
         _ => message,
     }
 }

@@ -165,7 +165,7 @@ fn a_bad_message_is_rejected_and_acked_in_order() {
     let bad: [&[u8]; 4] = [
         &[0x01, 0xc0],
         &[0x01, 0x07],
-        &[0xa1, b'x', 0x80],
+        &[0xc2, 0x80],
         &[0xd4, 5, 0, 0x80],
     ];
     let mut expected = Vec::new();

@@ -99,6 +99,15 @@ pub(super) fn field<'a>(record: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 #[test]
+fn the_line_end_of_a_datagram_or_counted_message_is_no_part_of_it() {
+    for end in ["", "\n", "\r\n", "\r", "\0", "\n\0"] {
+        let message = format!("<13>Oct 11 22:14:15 h a: x\ry{end}");
+        let found = super::frame::trimmed(message.as_bytes());
+        assert!(found.ends_with(b"x\ry"), "{end:?}");
+    }
+}
+
+#[test]
 fn a_datagram_may_have_a_peer() {
     let mut out = Vec::new();
     let from = Received {
