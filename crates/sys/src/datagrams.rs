@@ -3,8 +3,9 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! std and rustix receive one datagram per call; `recvmmsg` receives all that have arrived. It also returns the senders' addresses and,
-//! after [`count_drops`], how many datagrams were dropped because the socket's buffer was full (`SO_RXQ_OVFL`).
+//! std and rustix receive one datagram per call; `recvmmsg` receives all that have arrived. It also
+//! returns the senders' addresses. [`dropped`] tells how many datagrams were dropped because the
+//! socket's buffer was full (`SO_MEMINFO`).
 
 use std::{
     io, mem,
@@ -13,8 +14,11 @@ use std::{
     ptr,
 };
 
-/// The space for one control message with a u32, in words of 8 bytes: two for its header, one for the padded value, and a spare one.
-const CONTROL_WORDS: usize = 4;
+/// The option that returns the counters of a socket's memory (Linux 4.12), their number, and the
+/// index of the number of drops. Source: `sock_diag.h` and `asm-generic/socket.h`.
+const SO_MEMINFO: libc::c_int = 55;
+const MEMINFO_VALUES: usize = 9;
+const MEMINFO_DROPS: usize = 8;
 /// The number of spare bytes after the longest possible datagram in each slot. They keep the slots from beginning in the same cache
 /// set.
 const SPREAD_BYTES: usize = 5 * 64;
@@ -24,9 +28,7 @@ pub struct Receiver {
     bytes_max: usize,
     data: Vec<u8>,
     names: Vec<libc::sockaddr_storage>,
-    controls: Vec<[u64; CONTROL_WORDS]>,
     received: Vec<Slot>,
-    dropped: Option<u32>,
 }
 
 /// The datagram in a slot.
@@ -60,9 +62,7 @@ impl Receiver {
             bytes_max,
             data: vec![0; count * (bytes_max + SPREAD_BYTES)],
             names: vec![name; count],
-            controls: vec![[0; CONTROL_WORDS]; count],
             received: vec![Slot::default(); count],
-            dropped: None,
         }
     }
 
@@ -83,11 +83,9 @@ impl Receiver {
             })
             .collect();
         let places = vectors.iter_mut().zip(&mut self.names);
-        let mut headers: Vec<libc::mmsghdr> = places
-            .zip(&mut self.controls)
-            .map(|((vector, name), control)| header(vector, name, control))
-            .collect();
-        // SAFETY: each header points to its own vector, name and control block, with their true sizes, and each vector to
+        let mut headers: Vec<libc::mmsghdr> =
+            places.map(|(vector, name)| header(vector, name)).collect();
+        // SAFETY: each header points to its own vector and name, with their true sizes, and each vector to
         // `bytes_max` bytes of its slot in `data`. All of them outlive the call and do not move during it, and the kernel does
         // not keep the pointers. The timeout is null.
         #[allow(unsafe_code)]
@@ -108,11 +106,6 @@ impl Receiver {
                 from: None,
             };
         }
-        let lengths = headers.iter().map(|header| header.msg_hdr.msg_controllen);
-        let last = lengths.take(count).zip(&self.controls).next_back();
-        if let Some(dropped) = last.and_then(|(length, control)| overflow(control, length)) {
-            self.dropped = Some(dropped);
-        }
         for (slot, name) in self.received.iter_mut().zip(&self.names).take(count) {
             slot.from = address(name);
         }
@@ -129,40 +122,33 @@ impl Receiver {
             truncated: slot.truncated,
         })
     }
-
-    /// The number of datagrams that the kernel has dropped since the socket was made; `None` until the kernel reports a number. The
-    /// number wraps after `u32::MAX`.
-    pub fn dropped(&self) -> Option<u32> {
-        self.dropped
-    }
 }
 
-/// Makes the kernel report with each datagram how many datagrams it has dropped before.
-pub fn count_drops(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the pointer is to an int that outlives the call, and its true size is passed.
+/// The number of datagrams that the kernel has dropped since the socket was made, because its buffer
+/// was full. The number wraps after `u32::MAX`. It is known at once, while a number that comes with the
+/// next datagram (`SO_RXQ_OVFL`) is missing for as long as none arrives or none is read.
+pub fn dropped(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut values = [0_u32; MEMINFO_VALUES];
+    let mut length = mem::size_of_val(&values) as libc::socklen_t;
+    // SAFETY: the pointers are to an array and to its true size in bytes, and both outlive the call. Any
+    // bytes are valid numbers.
     #[allow(unsafe_code)]
-    let set = unsafe {
-        libc::setsockopt(
+    let got = unsafe {
+        libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_RXQ_OVFL,
-            (&raw const on).cast(),
-            mem::size_of_val(&on) as libc::socklen_t,
+            SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut length,
         )
     };
-    if set == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    if got != 0 {
+        return Err(io::Error::last_os_error());
     }
+    Ok(values[MEMINFO_DROPS])
 }
 
-fn header(
-    vector: &mut libc::iovec,
-    name: &mut libc::sockaddr_storage,
-    control: &mut [u64; CONTROL_WORDS],
-) -> libc::mmsghdr {
+fn header(vector: &mut libc::iovec, name: &mut libc::sockaddr_storage) -> libc::mmsghdr {
     name.ss_family = libc::AF_UNSPEC as libc::sa_family_t;
     // SAFETY: all zeros are a valid mmsghdr: null pointers with lengths of 0.
     #[allow(unsafe_code)]
@@ -171,26 +157,7 @@ fn header(
     header.msg_hdr.msg_iovlen = 1;
     header.msg_hdr.msg_name = ptr::from_mut(name).cast();
     header.msg_hdr.msg_namelen = mem::size_of_val(name) as libc::socklen_t;
-    header.msg_hdr.msg_control = control.as_mut_ptr().cast();
-    header.msg_hdr.msg_controllen = mem::size_of_val(control) as _;
     header
-}
-
-/// The number of drops in a control block of `length` bytes.
-///
-/// ```text
-/// 0   u64 length of this message (20), 8  i32 level (SOL_SOCKET), 12  i32 type (SO_RXQ_OVFL), 16  u32 number
-/// ```
-fn overflow(control: &[u64; CONTROL_WORDS], length: usize) -> Option<u32> {
-    let [_, kind, value, _] = control.map(u64::to_ne_bytes);
-    let [a, b, c, d, e, f, g, h] = kind;
-    let (level, kind) = (
-        i32::from_ne_bytes([a, b, c, d]),
-        i32::from_ne_bytes([e, f, g, h]),
-    );
-    let [a, b, c, d, ..] = value;
-    let is_it = length >= 20 && level == libc::SOL_SOCKET && kind == libc::SO_RXQ_OVFL;
-    is_it.then(|| u32::from_ne_bytes([a, b, c, d]))
 }
 
 fn address(name: &libc::sockaddr_storage) -> Option<IpAddr> {
@@ -280,7 +247,7 @@ mod tests {
     #[test]
     fn datagrams_that_the_kernel_drops_are_counted() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-        count_drops(server.as_fd()).unwrap();
+        assert_eq!(dropped(server.as_fd()).unwrap(), 0);
         rustix::net::sockopt::set_socket_recv_buffer_size(&server, 4096).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         let (mut receiver, text) = (Receiver::new(64, 2048), [b'x'; 1000]);
@@ -292,10 +259,8 @@ mod tests {
         while let Ok(count) = receiver.receive(server.as_fd()) {
             taken += count;
         }
-        // The number of drops arrives with the next datagram.
-        client.send_to(&text, server.local_addr().unwrap()).unwrap();
-        assert_eq!(receiver.receive(server.as_fd()).unwrap(), 1);
+        // No further datagram is needed.
         assert!(taken < sent);
-        assert_eq!(receiver.dropped(), Some((sent - taken) as u32));
+        assert_eq!(dropped(server.as_fd()).unwrap(), (sent - taken) as u32);
     }
 }

@@ -43,7 +43,10 @@ const BESIDE_BYTES: usize = 512;
 /// Pause after an error of a socket.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Sets the size of the receive buffer, and makes the kernel count the datagrams that it drops.
+/// The time between two looks at the kernel's counts of dropped datagrams.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Sets the size of the receive buffer.
 pub(super) fn prepare(socket: &Datagrams, bytes: usize, reporter: &Reporter) {
     if let Datagrams::Udp(socket) = socket {
         // If the process has the privilege, the size may exceed the administrator's limit.
@@ -56,9 +59,44 @@ pub(super) fn prepare(socket: &Datagrams, bytes: usize, reporter: &Reporter) {
             reporter.warn("receive_buffer", text);
         }
     }
-    if let Err(error) = datagrams::count_drops(fd(socket)) {
-        let text = format_args!("cannot count datagrams that the kernel drops: {error}");
-        reporter.warn("drops", text);
+}
+
+/// The sockets, each with the kernel's count of dropped datagrams when it was last read. The kernel
+/// counts from the start of a socket, so this value outlives a run of the source.
+#[derive(Default)]
+pub(super) struct Drops(Vec<(Datagrams, u32)>);
+
+impl Drops {
+    /// Begins to count. A socket that a reload has passed on has an earlier count.
+    pub(super) fn begin(sockets: Vec<Datagrams>, reporter: &Reporter) -> Self {
+        let counted = |socket: Datagrams| match datagrams::dropped(fd(&socket)) {
+            Ok(count) => Some((socket, count)),
+            Err(error) => {
+                let text = format_args!("cannot count datagrams that the kernel drops: {error}");
+                reporter.warn("drops", text);
+                None
+            }
+        };
+        Self(sockets.into_iter().filter_map(counted).collect())
+    }
+
+    /// Adds what was dropped since the last call to the meter, also while nothing is read because the
+    /// next channel is full.
+    fn count(&mut self, endpoint: &Endpoint) {
+        let mut more = 0;
+        for (socket, last) in &mut self.0 {
+            if let Ok(now) = datagrams::dropped(fd(socket)) {
+                more += u64::from(now.wrapping_sub(*last));
+                *last = now;
+            }
+        }
+        if more > 0 {
+            endpoint.meters.datagrams_dropped.add(more);
+            let text = format_args!(
+                "the kernel dropped {more} datagrams because its buffer was full (receive_buffer)"
+            );
+            endpoint.context.reporter.warn("dropped", text);
+        }
     }
 }
 
@@ -74,6 +112,7 @@ fn fd(socket: &Datagrams) -> BorrowedFd<'_> {
 pub(super) async fn read_all(
     sockets: Vec<Datagrams>,
     endpoint: Arc<Endpoint>,
+    drops: &mut Drops,
 ) -> Result<(), Failure> {
     let mut ends = JoinSet::new();
     for socket in sockets {
@@ -83,11 +122,21 @@ pub(super) async fn read_all(
         context.threads.spawn(&context.reporter, start).await;
         ends.spawn_local(end);
     }
-    while let Some(end) = ends.join_next().await {
-        let Ok(Ok(())) = end else {
-            return Err(Failure::us("a reader of datagrams failed"));
+    loop {
+        let end = tokio::select! {
+            end = ends.join_next() => end,
+            () = sleep(LOOK) => {
+                drops.count(&endpoint);
+                continue;
+            }
         };
+        match end {
+            Some(Ok(Ok(()))) => {}
+            Some(_) => return Err(Failure::us("a reader of datagrams failed")),
+            None => break,
+        }
     }
+    drops.count(&endpoint);
     Ok(())
 }
 
@@ -110,7 +159,6 @@ async fn read(socket: Datagrams, endpoint: Arc<Endpoint>, mut run: oneshot::Send
         flow: Flow::new(endpoint.clone(), values),
         flight: Flight::new(()),
         peer: Peer::default(),
-        dropped: 0,
         lost: false,
     };
     loop {
@@ -163,8 +211,6 @@ struct Reader {
     flow: Flow,
     flight: Flight<()>,
     peer: Peer,
-    /// The kernel's drop counter when it was last read.
-    dropped: u32,
     /// Whether a batch was dropped before it was settled.
     lost: bool,
 }
@@ -247,17 +293,6 @@ impl Reader {
             let most = UNIX_BYTES_MAX >> 10;
             let text = format_args!("unix: a datagram is longer than {most} KiB; its end is lost");
             self.flow.endpoint.context.reporter.warn("cut", text);
-        }
-        if let Some(dropped) = self.receiver.dropped() {
-            let more = dropped.wrapping_sub(self.dropped);
-            self.dropped = dropped;
-            if more > 0 {
-                meters.datagrams_dropped.add(more.into());
-                let text = format_args!(
-                    "the kernel dropped {more} datagrams because its buffer was full (receive_buffer)"
-                );
-                self.flow.endpoint.context.reporter.warn("dropped", text);
-            }
         }
         bytes
     }

@@ -66,6 +66,7 @@ struct Syslog {
     zone: TimeZone,
     tag: Tagging,
     server: Server,
+    drops: datagrams::Drops,
 }
 
 impl Syslog {
@@ -98,6 +99,7 @@ impl Syslog {
                 zone,
                 tag,
                 server,
+                drops: datagrams::Drops::default(),
             }),
             _ => Err(problems),
         }
@@ -111,6 +113,7 @@ impl Source for Syslog {
             let bytes = self.config.receive_buffer.as_usize();
             datagrams::prepare(&socket, bytes, &context.reporter);
         }
+        self.drops = datagrams::Drops::begin(self.server.datagrams()?, &context.reporter);
         Ok(())
     }
 
@@ -119,7 +122,8 @@ impl Source for Syslog {
             let config = &self.config;
             let endpoint = Endpoint::new(config, &self.zone, &self.tag, context.clone());
             let endpoint = Arc::new(endpoint);
-            let datagrams = datagrams::read_all(self.server.datagrams()?, endpoint.clone());
+            let sockets = self.server.datagrams()?;
+            let datagrams = datagrams::read_all(sockets, endpoint.clone(), &mut self.drops);
             let each = move |connection: Connection| {
                 let endpoint = endpoint.clone();
                 async move {
