@@ -84,7 +84,39 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
 fn report(error: &hyper::Error, client: &Client) {
     if error.is_parse() || error.is_parse_too_large() {
         client.endpoint.meters.requests_refused.add(1);
-        let text = format_args!("{}: {error}; connection closed", client.peer);
+        let (advice, peer) = (advice(error), &client.peer);
+        let text = format_args!("{peer}: {error}{advice}; connection closed");
         client.endpoint.context.reporter.warn("refused", text);
+    }
+}
+
+/// What to do about an error. Every gRPC client begins with the first bytes of HTTP/2.
+fn advice(error: &hyper::Error) -> &'static str {
+    match error.to_string().contains("HTTP2") {
+        true => ": OTLP/gRPC is not supported; use OTLP/HTTP (`otlphttp` in the Collector)",
+        false => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Response;
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_grpc_client_is_told_to_use_http() {
+        for (first, told) in [
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", true),
+            ("<34>1 syslog\r\n\r\n", false),
+        ] {
+            let (mut client, server) = tokio::io::duplex(1024);
+            client.write_all(first.as_bytes()).await.unwrap();
+            let service = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+            let served = http1::Builder::new().serve_connection(TokioIo::new(server), service);
+            let error = served.await.unwrap_err();
+            assert_eq!(advice(&error).contains("OTLP/gRPC"), told, "{error}");
+        }
     }
 }

@@ -22,7 +22,8 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) auth: Auth,
     /// Paths that accept JSON lines, one or a list: exact, or with a `*` at the end for any text (`/app/*`; `/*`: any path). Other
-    /// paths are answered with 404. `/v1/logs` always accepts OTLP. Default: `/`.
+    /// paths are answered with 404. `/v1/logs` always accepts OTLP; so does each of these paths that ends in it
+    /// (`/otlp/v1/logs`). Default: `/`.
     #[serde(default)]
     pub(super) path: Option<OneOrMany<String>>,
     /// Tag of the records: a text in which `*` stands for the path of the request with dots instead of slashes, or a template

@@ -21,13 +21,11 @@ use super::{
     endpoint::{Client, Endpoint},
     keep::{self, Arrived},
     memory::RequestMemory,
-    paths::LOGS,
+    paths::Accepts,
 };
 
 /// The health check of load balancers, which needs no token.
 const HEALTH: &str = "/health";
-/// The paths of other OTLP signals. They are refused, because their JSON would otherwise be accepted as records.
-const OTHER_SIGNALS: [&str; 3] = ["/v1/traces", "/v1/metrics", "/v1development/profiles"];
 /// The content types of JSON lines. The last one is the default of curl.
 const JSON_TYPES: [&str; 9] = [
     "application/json",
@@ -47,9 +45,9 @@ pub(super) async fn answer(client: &Client, request: Request<Incoming>) -> Respo
     if is_probe && request.uri().path() == HEALTH {
         return response(StatusCode::OK, None, b"{\"status\":\"ok\"}\n".to_vec());
     }
-    let form = match request.uri().path() {
-        LOGS => Some(form_of(request.headers()).unwrap_or(Form::Json)),
-        _ => None,
+    let form = match client.endpoint.paths.accepts(request.uri().path()) {
+        Accepts::Logs => Some(form_of(request.headers()).unwrap_or(Form::Json)),
+        Accepts::Lines | Accepts::Nothing => None,
     };
     match receive(client, request).await {
         Ok(kept) => {
@@ -146,8 +144,8 @@ fn route(
     path: &str,
     headers: &HeaderMap,
 ) -> Result<Option<Form>, Refusal> {
-    let is_logs = path == LOGS;
-    if !is_logs && (OTHER_SIGNALS.contains(&path) || !endpoint.paths.take(path)) {
+    let accepts = endpoint.paths.accepts(path);
+    if accepts == Accepts::Nothing {
         let text = endpoint.paths.unknown(path);
         return Err(Refusal::new(StatusCode::NOT_FOUND, text));
     }
@@ -155,7 +153,7 @@ fn route(
         let text = format!("{method} is not allowed here: send a POST");
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, text));
     }
-    if is_logs {
+    if accepts == Accepts::Logs {
         return form_of(headers).map(Some).ok_or_else(|| {
             let text = "OTLP requires the content type application/x-protobuf or application/json";
             Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text)

@@ -85,3 +85,39 @@ fn an_undecodable_request_is_answered_in_its_own_encoding() {
     assert!(rig.records().is_empty() && rig.rejected().is_empty());
     rig.running.stop();
 }
+
+#[test]
+fn other_paths_take_otlp_only_if_they_are_configured() {
+    let logs = json!({"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "hello"}}]}]}]});
+    let record = field(5, &field(1, b"hello"));
+    let bodies = [
+        (PROTOBUF, request(&[&record])),
+        (JSON, logs.to_string().into_bytes()),
+    ];
+    let paths = ["/otlp/v1/logs", "/v1/logs/", "/otlp/v1/logs/"];
+    let named = format!(r#", "path": {}"#, json!(paths));
+    for (kind, body) in &bodies {
+        let rig = Rig::new("");
+        for path in paths {
+            let answer = rig.post(path, &[kind], body);
+            assert_eq!(answer.status, 404, "{path}");
+            let told = answer.json()["error"].as_str().unwrap().to_owned();
+            assert!(told.contains("`/v1/logs`, or name"), "{told}");
+        }
+        assert!(rig.records().is_empty());
+        rig.running.stop();
+        for option in [r#", "path": "/*""#, &named] {
+            let rig = Rig::new(option);
+            for path in paths {
+                let answer = rig.post(path, &[kind], body);
+                assert_eq!(answer.status, 200, "{path}");
+                assert!(answer.has(&kind.to_ascii_lowercase()), "{answer:?}");
+            }
+            assert_eq!(rig.records(), vec![json!({"message": "hello"}); 3]);
+            for path in ["/otlp/v1/traces", "/v1/metrics/"] {
+                assert_eq!(rig.post(path, &[kind], body).status, 404, "{path}");
+            }
+            rig.running.stop();
+        }
+    }
+}
