@@ -28,6 +28,42 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Spare space in a buffer. With it, the decompressor can detect the end of the text without a larger buffer.
 const END_BYTES: usize = 64;
 
+/// The compression of a body (`Content-Encoding`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Gzip,
+    Zstd,
+    /// zlib's format, which is called `deflate` or `zlib`.
+    Deflate,
+}
+
+impl Encoding {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+            Self::Deflate => "deflate",
+        }
+    }
+
+    fn inflater(self) -> Option<Inflater> {
+        match self {
+            Self::Gzip => Inflater::new(Codec::Gzip),
+            Self::Zstd => Inflater::new(Codec::Zstd),
+            Self::Deflate => Some(Inflater::zlib()),
+        }
+    }
+
+    /// The decompressed size that the body states, if it states one.
+    fn size_claimed(self, body: &[u8]) -> Option<usize> {
+        match self {
+            Self::Gzip => size_claimed(Codec::Gzip, body),
+            Self::Zstd => size_claimed(Codec::Zstd, body),
+            Self::Deflate => None,
+        }
+    }
+}
+
 /// A body that was read, and the claim on memory of its request.
 pub(super) struct ReceivedBody {
     pub(super) body: Rest,
@@ -37,7 +73,7 @@ pub(super) struct ReceivedBody {
 /// Reads the body of a request, without decompressing it.
 pub(super) async fn read(
     request: Request<Incoming>,
-    codec: Option<Codec>,
+    codec: Option<Encoding>,
     endpoint: &Endpoint,
 ) -> Result<ReceivedBody, Refusal> {
     let length = request.headers().get(CONTENT_LENGTH);
@@ -67,7 +103,7 @@ pub(super) async fn read(
 }
 
 /// The memory that a request may need, in bytes: for its body, the decompressed body, and its records.
-fn memory_of(length: usize, codec: Option<Codec>) -> usize {
+fn memory_of(length: usize, codec: Option<Encoding>) -> usize {
     let text = match codec {
         None => 0,
         Some(_) => length.saturating_mul(INFLATE_FACTOR),
@@ -134,17 +170,19 @@ async fn append_all(
 
 /// Decompresses a body.
 pub(super) async fn inflate(
-    codec: Codec,
+    codec: Encoding,
     input: &[u8],
     memory: RequestMemory<'_>,
 ) -> Result<Buffer, Refusal> {
     let endpoint = memory.endpoint;
     let bytes_max = endpoint.decompressed_bytes_max;
-    let claimed = size_claimed(codec, input).unwrap_or(input.len() * INFLATE_FACTOR);
+    let claimed = codec
+        .size_claimed(input)
+        .unwrap_or(input.len() * INFLATE_FACTOR);
     let guess = claimed.clamp(input.len(), input.len() * INFLATE_FACTOR_MAX);
     let room = |bytes: usize| bytes.min(bytes_max) + END_BYTES;
     let mut output = memory.reserve(room(guess)).await?;
-    let Some(mut inflater) = Inflater::new(codec) else {
+    let Some(mut inflater) = codec.inflater() else {
         return Err(Refusal::no_memory(endpoint.wait));
     };
     loop {
@@ -165,8 +203,8 @@ pub(super) async fn inflate(
     }
 }
 
-fn cannot_inflate(codec: Codec, error: InflateError) -> Refusal {
-    let name = encoding(codec);
+fn cannot_inflate(codec: Encoding, error: InflateError) -> Refusal {
+    let name = codec.name();
     let text = match error {
         InflateError::Corrupt => format!(
             "the request has `Content-Encoding: {name}`, but its body is not {name}, or it is damaged"
@@ -182,18 +220,11 @@ fn cannot_inflate(codec: Codec, error: InflateError) -> Refusal {
 
 /// Rejects a compressed body without a `Content-Encoding`.
 pub(super) fn check_plain(body: &[u8]) -> Result<(), Refusal> {
-    let Some(codec) = codec_of(body) else {
-        return Ok(());
+    let name = match codec_of(body) {
+        None => return Ok(()),
+        Some(Codec::Gzip) => Encoding::Gzip.name(),
+        Some(Codec::Zstd) => Encoding::Zstd.name(),
     };
-    let name = encoding(codec);
     let text = format!("the body is {name}: send it with the header `Content-Encoding: {name}`");
     Err(Refusal::new(StatusCode::BAD_REQUEST, text))
-}
-
-/// The name of the codec in `Content-Encoding`.
-fn encoding(codec: Codec) -> &'static str {
-    match codec {
-        Codec::Gzip => "gzip",
-        Codec::Zstd => "zstd",
-    }
 }

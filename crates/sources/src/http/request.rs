@@ -11,13 +11,14 @@ use hyper::{
     header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE},
 };
 use millstream_record::Time;
-use millstream_wire::{compression::Codec, otlp::Form};
+use millstream_wire::otlp::Form;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::{
     answer::{Kept, Refusal, response},
-    body, decode,
+    body::{self, Encoding},
+    decode,
     endpoint::{Client, Endpoint},
     keep::{self, Arrived},
     memory::RequestMemory,
@@ -185,18 +186,20 @@ fn form_of(headers: &HeaderMap) -> Option<Form> {
     }
 }
 
-fn codec_of(headers: &HeaderMap) -> Result<Option<Codec>, Refusal> {
+fn codec_of(headers: &HeaderMap) -> Result<Option<Encoding>, Refusal> {
     let Some(encoding) = headers.get(CONTENT_ENCODING) else {
         return Ok(None);
     };
     let name = String::from_utf8_lossy(encoding.as_bytes().trim_ascii()).to_ascii_lowercase();
     match &*name {
         "" | "identity" => Ok(None),
-        "gzip" | "x-gzip" => Ok(Some(Codec::Gzip)),
-        "zstd" => Ok(Some(Codec::Zstd)),
+        "gzip" | "x-gzip" => Ok(Some(Encoding::Gzip)),
+        "zstd" => Ok(Some(Encoding::Zstd)),
+        "deflate" | "zlib" => Ok(Some(Encoding::Deflate)),
         _ => {
-            let text =
-                format!("`Content-Encoding: {name}` is not supported: use gzip, zstd or identity");
+            let text = format!(
+                "`Content-Encoding: {name}` is not supported: use gzip, zstd, deflate or identity"
+            );
             Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
         }
     }

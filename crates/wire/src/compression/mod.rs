@@ -66,7 +66,8 @@ pub struct Inflater {
 }
 
 enum Engine {
-    Gzip(Decompress),
+    /// The function makes the state for each member.
+    Deflate(Decompress, fn() -> Decompress),
     Zstd(Decoder<'static>),
 }
 
@@ -74,7 +75,7 @@ impl Inflater {
     /// The state at the start of a payload. `None` if zstd runs out of memory.
     pub fn new(codec: Codec) -> Option<Self> {
         let engine = match codec {
-            Codec::Gzip => Engine::Gzip(Decompress::new_gzip(GZIP_WINDOW_BITS)),
+            Codec::Gzip => Engine::Deflate(gzip(), gzip),
             Codec::Zstd => {
                 let mut decoder = Decoder::new().ok()?;
                 let window = DParameter::WindowLogMax(ZSTD_WINDOW_LOG_MAX);
@@ -82,12 +83,21 @@ impl Inflater {
                 Engine::Zstd(decoder)
             }
         };
-        Some(Self {
+        Some(Self::of(engine))
+    }
+
+    /// The state at the start of a payload in zlib's format (RFC 1950), which HTTP calls `deflate`.
+    pub fn zlib() -> Self {
+        Self::of(Engine::Deflate(zlib(), zlib))
+    }
+
+    fn of(engine: Engine) -> Self {
+        Self {
             engine,
             taken: 0,
             between: true,
             whole: 0,
-        })
+        }
     }
 
     /// Appends decompressed bytes to `output` until its capacity is full or the end of `input` is reached; `input` must be
@@ -110,9 +120,9 @@ impl Inflater {
             }
             let before = (self.taken, output.len());
             match &mut self.engine {
-                Engine::Gzip(engine) => {
+                Engine::Deflate(engine, begin) => {
                     if self.between {
-                        *engine = Decompress::new_gzip(GZIP_WINDOW_BITS);
+                        *engine = begin();
                     }
                     let read = engine.total_in();
                     let status = engine
@@ -140,6 +150,14 @@ impl Inflater {
             }
         }
     }
+}
+
+fn gzip() -> Decompress {
+    Decompress::new_gzip(GZIP_WINDOW_BITS)
+}
+
+fn zlib() -> Decompress {
+    Decompress::new(true)
 }
 
 impl fmt::Debug for Inflater {

@@ -1,6 +1,6 @@
 //! Tests of which records are kept, and how the client is informed.
 
-use std::{os::unix::net::UnixStream, thread::sleep, time::Duration};
+use std::{io::Write, os::unix::net::UnixStream, thread::sleep, time::Duration};
 
 use millstream_record::Origin;
 use millstream_testkit::{block_on, contract::SourceCase};
@@ -172,6 +172,26 @@ fn compressed_bodies_are_read() {
     for (codec, name) in [(Codec::Gzip, "gzip"), (Codec::Zstd, "ZSTD")] {
         let mut body = Vec::new();
         compress(codec, text.as_bytes(), &mut body).unwrap();
+        let header = format!("Content-Encoding: {name}");
+        let answer = rig.post("/", &[&header], &body);
+        assert_eq!(answer.json(), json!({"accepted": 20_000}));
+        let answer = rig.post("/", &[&header], &body[..body.len() / 2]);
+        assert_eq!(answer.status, 400);
+        assert_eq!(rig.post("/", &[&header], b"garbage").status, 400);
+    }
+    assert_eq!(rig.records().len(), 40_000);
+    rig.running.stop();
+}
+
+/// The sink `http` sends it with `compression: deflate`, and the Collector with `zlib` or `deflate`.
+#[test]
+fn deflated_bodies_are_read() {
+    let rig = Rig::new("");
+    let text: String = (0..20_000).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text.as_bytes()).unwrap();
+    let body = encoder.finish().unwrap();
+    for name in ["deflate", "zlib"] {
         let header = format!("Content-Encoding: {name}");
         let answer = rig.post("/", &[&header], &body);
         assert_eq!(answer.json(), json!({"accepted": 20_000}));
