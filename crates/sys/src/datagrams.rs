@@ -85,7 +85,8 @@ impl Receiver {
         let places = vectors.iter_mut().zip(&mut self.names);
         let mut headers: Vec<libc::mmsghdr> =
             places.map(|(vector, name)| header(vector, name)).collect();
-        // SAFETY: each header points to its own vector and name, with their true sizes, and each vector to
+        // SAFETY: each header points to its own vector and name, with their true sizes, and each
+        // vector to
         // `bytes_max` bytes of its slot in `data`. All of them outlive the call and do not move during it, and the kernel does
         // not keep the pointers. The timeout is null.
         #[allow(unsafe_code)]
@@ -124,14 +125,15 @@ impl Receiver {
     }
 }
 
-/// The number of datagrams that the kernel has dropped since the socket was made, because its buffer
-/// was full. The number wraps after `u32::MAX`. It is known at once, while a number that comes with the
-/// next datagram (`SO_RXQ_OVFL`) is missing for as long as none arrives or none is read.
+/// The number of datagrams that the kernel has dropped since the socket was made, because its
+/// buffer was full. The number wraps after `u32::MAX`. It is known at once, while a number that
+/// comes with the next datagram (`SO_RXQ_OVFL`) is missing for as long as none arrives or none is
+/// read.
 pub fn dropped(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut values = [0_u32; MEMINFO_VALUES];
     let mut length = mem::size_of_val(&values) as libc::socklen_t;
-    // SAFETY: the pointers are to an array and to its true size in bytes, and both outlive the call. Any
-    // bytes are valid numbers.
+    // SAFETY: the pointers are to an array and to its true size in bytes, and both outlive the
+    // call. Any bytes are valid numbers.
     #[allow(unsafe_code)]
     let got = unsafe {
         libc::getsockopt(

@@ -7,8 +7,8 @@ use millstream_config::{Node, OneOrMany, Problem};
 
 /// The path of OTLP logs.
 pub(super) const LOGS: &str = "/v1/logs";
-/// The ends of the paths of other OTLP signals. They are refused, because their JSON would otherwise be
-/// accepted as records.
+/// The ends of the paths of other OTLP signals. They are refused, because their JSON would
+/// otherwise be accepted as records.
 const OTHER_SIGNALS: [&str; 3] = ["/v1/traces", "/v1/metrics", "/v1development/profiles"];
 /// The path if the option is not set.
 const ROOT: &str = "/";
@@ -46,9 +46,9 @@ impl Paths {
         Ok(Self(paths.clone()))
     }
 
-    /// What this path accepts. A path of the option that ends like the one of OTLP (`/otlp/v1/logs`,
-    /// `/v1/logs/`, also by way of `/*`) is one of OTLP: as a JSON line, a whole request would become one
-    /// record.
+    /// What this path accepts. A path of the option that ends like the one of OTLP
+    /// (`/otlp/v1/logs`, `/v1/logs/`, also by way of `/*`) is one of OTLP: as a JSON line, a whole
+    /// request would become one record.
     pub(super) fn accepts(&self, path: &str) -> Accepts {
         let end = path.trim_end_matches('/');
         if path == LOGS {

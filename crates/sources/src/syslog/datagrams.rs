@@ -80,8 +80,8 @@ impl Drops {
         Self(sockets.into_iter().filter_map(counted).collect())
     }
 
-    /// Adds what was dropped since the last call to the meter, also while nothing is read because the
-    /// next channel is full.
+    /// Adds what was dropped since the last call to the meter, also while nothing is read because
+    /// the next channel is full.
     fn count(&mut self, endpoint: &Endpoint) {
         let mut more = 0;
         for (socket, last) in &mut self.0 {

@@ -183,7 +183,8 @@ fn compressed_bodies_are_read() {
     rig.running.stop();
 }
 
-/// The sink `http` sends it with `compression: deflate`, and the Collector with `zlib` or `deflate`.
+/// The sink `http` sends it with `compression: deflate`, and the Collector with `zlib` or
+/// `deflate`.
 #[test]
 fn deflated_bodies_are_read() {
     let rig = Rig::new("");
