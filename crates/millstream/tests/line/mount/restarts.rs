@@ -4,7 +4,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
 };
@@ -106,6 +106,38 @@ fn writers_notice_nothing_of_upgrades_and_of_new_rules() {
     let size = |name: &str| fs::metadata(rig.mount().join(name)).unwrap().len();
     assert!((0..WRITERS / 2).all(|file| size(&format!("{file}.log")) > counts[2 * file]));
     assert_eq!(rig.log_lines("cut off") + rig.log_lines("ERROR"), 0);
+}
+
+#[test]
+fn a_write_that_waits_in_front_of_a_full_channel_outlives_an_upgrade() {
+    let rig = Rig::new("", "size_max: 8MiB, sync: 1s", "{.message}");
+    // A directory in the place of the output file stops the sink, so the sink takes no records out of the channel.
+    let out = rig.directory.path().join("out");
+    fs::create_dir(&out).unwrap_or_default();
+    let (written, path) = (Arc::new(AtomicU64::new(0)), rig.mount().join("f"));
+    let count = written.clone();
+    let writer = thread::spawn(move || {
+        let mut file = fs::File::create(path).unwrap();
+        for number in 0..400 {
+            let line = format!("w {number} {}\n", "x".repeat(60_000));
+            file.write_all(line.as_bytes()).unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    wait_until("the channel is full", || {
+        let before = written.load(Ordering::Relaxed);
+        sleep(Duration::from_millis(700));
+        before > 20 && written.load(Ordering::Relaxed) == before
+    });
+    rig.program.as_ref().unwrap().signal("USR2");
+    wait_until("the new program serves", || {
+        rig.log_lines("is still mounted") == 1
+    });
+    assert!(!writer.is_finished());
+    fs::remove_dir(&out).unwrap();
+    let lines = rig.until_lines(400);
+    writer.join().unwrap();
+    assert_eq!(by_writer(&lines)["w"], (0..400).collect::<Vec<_>>());
 }
 
 #[test]
