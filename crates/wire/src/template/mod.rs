@@ -5,6 +5,8 @@
 //! {.field} {.a.b}      a field of the record; {."a.b"} with characters that need quotes
 //! {host|unknown}       with a default, used if the value is missing (or nil)
 //! {.field:json}        the field as JSON (text in quotes); also {tag:json}, {host:json}
+//! {path:dirs}          in a path: the value with its directories; also {tag:dirs}, {.field:dirs}
+//! {path:base}          the last part of a path: the file's name; also {tag:base}, {.field:base}
 //! {record}             the whole record as a JSON object
 //! {metadata.a.b}       metadata beside the time, which Fluent Bit sends; {metadata}: all of it as a JSON object
 //! {time}               the event time: RFC 3339, nanoseconds, Z
@@ -99,6 +101,8 @@ enum Part {
     Fraction(u8),
     /// A tag, a value or a field as JSON.
     Json(Box<Part>),
+    /// A tag, a value or a field that is a path.
+    Named(Named, Box<Part>),
     /// The record as JSON.
     Record,
 }
@@ -155,6 +159,15 @@ impl Unix {
             Self::Nanos => 1,
         })
     }
+}
+
+/// What is written of a value that is a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    /// All of it. In a path, its directories stay directories.
+    Dirs,
+    /// Its last part.
+    Base,
 }
 
 /// How often the text of a strftime format changes.
@@ -239,14 +252,14 @@ impl Part {
             Self::Literal(_) => Depends::Nothing,
             Self::Tag | Self::Value { .. } => Depends::Batch,
             Self::Time | Self::Unix(_) | Self::Clock { .. } | Self::Fraction(_) => Depends::Time,
-            Self::Field { .. } | Self::Json(_) | Self::Record => Depends::Record,
+            Self::Field { .. } | Self::Json(_) | Self::Named(..) | Self::Record => Depends::Record,
         }
     }
 
-    /// The part itself, without the conversion to JSON.
+    /// The part itself, without the conversion to JSON or the choice of [`Named`].
     fn plain(&self) -> &Self {
         match self {
-            Self::Json(part) => part,
+            Self::Json(part) | Self::Named(_, part) => part,
             part => part,
         }
     }
@@ -308,7 +321,7 @@ impl JsonSchema for Template {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "description": "A template: {tag}, {host}, {host|default}, {.field}, {time}, {time:unix_ms}, strftime such as %Y-%m-%d or {time:%b %e}; {{ and %% for { and %",
+            "description": "A template: {tag}, {host}, {host|default}, {.field}, {path:dirs}, {path:base}, {time}, {time:unix_ms}, strftime such as %Y-%m-%d or {time:%b %e}; {{ and %% for { and %",
         })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::{Zoned, fmt::strtime};
 
-use super::{Changes, METADATA, Part, Place, TemplateError, Unix};
+use super::{Changes, METADATA, Named, Part, Place, TemplateError, Unix};
 use crate::record::FieldPath;
 
 pub(super) fn parts(text: &str) -> Result<Vec<Part>, TemplateError> {
@@ -109,10 +109,11 @@ impl<'a> Reader<'a> {
         };
         let part = match form {
             Some(unit) if name == "time" && unit != JSON => Part::Unix(self.unit(unit)?),
-            Some(form) if form != JSON || matches!(name, "time" | "record") => {
+            Some(form) if Form::of(form).is_none() || matches!(name, "time" | "record") => {
                 return Err(self.error(
                     "a format that this value does not have",
-                    "`time` has formats such as `{time:unix_ms}`; `{.field:json}` and `{host:json}` are JSON, and `{record}` always is",
+                    "`time` has formats such as `{time:unix_ms}`; `{.field:json}` and `{host:json}` are JSON, and `{record}` always is; \
+                     `{path:dirs}` keeps directories in a path, and `{path:base}` is the name of the file",
                 ));
             }
             _ if name == "time" => Part::Time,
@@ -135,7 +136,7 @@ impl<'a> Reader<'a> {
                 "tag, time and record are never missing",
             ));
         }
-        self.part(as_form(part, form.is_some()), end + 2);
+        self.part(as_form(part, form.and_then(Form::of)), end + 2);
         Ok(())
     }
 
@@ -160,7 +161,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Parses `{.path}` or `{.path:json}`, both with an optional `|default`, and the same after `metadata`; `inner` begins after the
+    /// Parses `{.path}`, `{.path:json}`, `{.path:dirs}` or `{.path:base}`, all with an optional `|default`, and the same after `metadata`; `inner` begins after the
     /// brace.
     fn field(&mut self, inner: &str) -> Result<(), TemplateError> {
         let behind = inner.strip_prefix(METADATA);
@@ -178,9 +179,12 @@ impl<'a> Reader<'a> {
         };
         let length = start + length;
         let rest = inner.get(length..).unwrap_or_default();
-        let json = rest.strip_prefix(":json");
-        let length = length + (rest.len() - json.unwrap_or(rest).len());
-        let (rest, json) = (json.unwrap_or(rest), json.is_some());
+        let behind = rest.strip_prefix(':').unwrap_or_default();
+        let named = behind.find(['|', '}']).and_then(|end| behind.get(..end));
+        let named = named.and_then(|name| Some((name, Form::of(name)?)));
+        let form = named.map(|(_, form)| form);
+        let length = length + named.map_or(0, |(name, _)| ":".len() + name.len());
+        let rest = inner.get(length..).unwrap_or_default();
         let (default, end) = match rest.find('}') {
             Some(0) => (None, length),
             Some(close) if rest.starts_with('|') => (rest.get(1..close), length + close),
@@ -195,7 +199,7 @@ impl<'a> Reader<'a> {
             place,
             default: default.map(Into::into),
         };
-        self.part(as_form(part, json), end + 2);
+        self.part(as_form(part, form), end + 2);
         Ok(())
     }
 
@@ -268,11 +272,32 @@ const TIME_FORM: &str = "time:";
 /// The suffix of a value that is written as JSON.
 const JSON: &str = "json";
 
-/// Converts a tag, a value or a field to JSON, if `json` is set. Other parts stay unchanged.
-fn as_form(part: Part, json: bool) -> Part {
-    match part {
-        Part::Tag | Part::Value { .. } | Part::Field { .. } if json => Part::Json(Box::new(part)),
-        part => part,
+/// What follows the name of a tag, a value or a field after a colon.
+#[derive(Clone, Copy)]
+enum Form {
+    Json,
+    Named(Named),
+}
+
+impl Form {
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            JSON => Some(Self::Json),
+            "dirs" => Some(Self::Named(Named::Dirs)),
+            "base" => Some(Self::Named(Named::Base)),
+            _ => None,
+        }
+    }
+}
+
+/// Gives a tag, a value or a field a form. Other parts stay unchanged.
+fn as_form(part: Part, form: Option<Form>) -> Part {
+    match (part, form) {
+        (part @ (Part::Tag | Part::Value { .. } | Part::Field { .. }), Some(form)) => match form {
+            Form::Json => Part::Json(Box::new(part)),
+            Form::Named(named) => Part::Named(named, Box::new(part)),
+        },
+        (part, _) => part,
     }
 }
 

@@ -40,6 +40,36 @@ pub(super) fn write_part(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// The longest path that [`write_dirs`] makes of a value, in bytes. Linux allows 4,096 with the directories before it.
+const DIRS_BYTES_MAX: usize = 2048;
+
+/// Appends a value as a relative path. `write` writes each of its parts, so none leads upwards. Empty parts are left out. A value
+/// without parts becomes `_`. What follows after [`DIRS_BYTES_MAX`] is left out.
+pub(super) fn write_dirs(value: &[u8], write: fn(&[u8], &mut Vec<u8>), out: &mut Vec<u8>) {
+    let start = out.len();
+    let parts = value.split(|byte| *byte == b'/');
+    for part in parts.filter(|part| !part.is_empty()) {
+        let end = out.len();
+        if end > start {
+            out.push(b'/');
+        }
+        write(part, out);
+        if end > start && out.len() - start > DIRS_BYTES_MAX {
+            out.truncate(end);
+            break;
+        }
+    }
+    if out.len() == start {
+        out.push(b'_');
+    }
+}
+
+/// The last part of a path.
+pub(super) fn base(value: &[u8]) -> &[u8] {
+    let mut parts = value.rsplit(|byte| *byte == b'/');
+    parts.find(|part| !part.is_empty()).unwrap_or_default()
+}
+
 /// Appends a value to the path or the query of a URL (RFC 3986). All characters except the unreserved ones are escaped. A value
 /// of only dots becomes `_`, because `..` would leave the directory.
 pub(super) fn write_escaped(value: &[u8], out: &mut Vec<u8>) {

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use millstream_record::{Batch, Time, Values};
 
 use super::{
-    Depends, Part, Template,
+    Depends, Named, Part, Template,
     clock::{Clock, key},
     path,
 };
@@ -139,6 +139,7 @@ impl Renderer {
             | Part::Value { .. }
             | Part::Field { .. }
             | Part::Json(_)
+            | Part::Named(..)
             | Part::Record => true,
         })
     }
@@ -183,6 +184,11 @@ impl Renderer {
                 Part::Time => out.extend_from_slice(&self.rfc3339.text(event.time)),
                 Part::Unix(unit) => write_number(unit.of(event.time), out),
                 Part::Json(part) => json_part(part, shared, event, &mut self.written.room(out))?,
+                Part::Named(named, part) => {
+                    self.value.clear();
+                    text_part(part, shared, event, &mut self.value)?;
+                    write_named(*named, &self.value, self.written, out);
+                }
                 Part::Record => record(event.record, &mut self.written.room(out))?,
                 Part::Tag => write_value(shared.tag.as_bytes(), self.written, out),
                 Part::Value { name, default } => {
@@ -263,6 +269,54 @@ fn write_value(value: &[u8], written: Written, out: &mut Vec<u8>) {
         Written::Path => path::write_part(value, out),
         Written::Url => path::write_escaped(value, out),
     }
+}
+
+/// Writes a value that is a path.
+fn write_named(named: Named, value: &[u8], written: Written, out: &mut Vec<u8>) {
+    match (named, written) {
+        (Named::Base, _) => write_value(path::base(value), written, out),
+        (Named::Dirs, Written::Text(_)) => write_value(value, written, out),
+        (Named::Dirs, Written::Path) => path::write_dirs(value, path::write_part, out),
+        (Named::Dirs, Written::Url) => path::write_dirs(value, path::write_escaped, out),
+    }
+}
+
+/// Writes the text of a tag, a value or a field, unchanged.
+fn text_part(
+    part: &Part,
+    shared: Shared<'_>,
+    event: TimedRecord<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), Missing> {
+    let missing = |name: &Arc<str>| Missing { name: name.clone() };
+    match part {
+        Part::Tag => out.extend_from_slice(shared.tag.as_bytes()),
+        Part::Value { name, default } => {
+            let value = shared.values.get(name).or(default.as_deref());
+            out.extend_from_slice(value.ok_or_else(|| missing(name))?.as_bytes());
+        }
+        Part::Field {
+            place,
+            name,
+            default,
+        } => {
+            let found = place.find(event);
+            match (
+                found.filter(|value| default.is_none() || !value.is_nil()),
+                default,
+            ) {
+                (Some(value), _) => match value.text() {
+                    Some(text) => out.extend_from_slice(text),
+                    None => write_other(value, &mut Room::new(out)).ok_or_else(|| missing(name))?,
+                },
+                (None, Some(default)) => out.extend_from_slice(default.as_bytes()),
+                (None, None) => return Err(missing(name)),
+            }
+        }
+        // Only a tag, a value or a field is a path.
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Writes a tag, a value or a field as JSON; a default as a JSON string.

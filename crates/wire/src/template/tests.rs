@@ -136,6 +136,58 @@ fn a_template_reports_what_it_depends_on() {
 }
 
 #[test]
+fn a_path_keeps_its_directories_or_only_its_last_part_if_asked() {
+    for (value, dirs, base) in [
+        ("app/x.log", "app/x.log", "x.log"),
+        ("/app//x.log/", "app/x.log", "x.log"),
+        ("../../etc/passwd", "_/_/etc/passwd", "passwd"),
+        ("a/./..", "a/_/_", "_"),
+        ("a\nb/c\u{7}", "a_b/c_", "c_"),
+        ("", "_", "_"),
+        ("///", "_", "_"),
+        ("x", "x", "x"),
+    ] {
+        assert_eq!(
+            path("/srv/{tag:dirs}", value),
+            format!("/srv/{dirs}"),
+            "{value}"
+        );
+        assert_eq!(
+            path("/srv/{tag:base}.gz", value),
+            format!("/srv/{base}.gz"),
+            "{value}"
+        );
+    }
+    let deep = path("/srv/{tag:dirs}", &"d/".repeat(5000));
+    assert!(deep.len() < 2100, "{}", deep.len());
+    let record = Record::Line(b"d/e/f");
+    assert_eq!(
+        render("{.message:base} {.message:dirs}", record).unwrap(),
+        "f d/e/f"
+    );
+    assert_eq!(
+        render("{.no:base|a/b} {pod:dirs|c/d}", record).unwrap(),
+        "b c/d"
+    );
+    assert!(render("{.no:dirs}", record).is_err());
+    let template = Template::parse("{.message:base}").unwrap();
+    assert_eq!(template.depends(), Depends::Record);
+    let template = Template::parse("{path:dirs}").unwrap();
+    assert_eq!(
+        (template.depends(), template.values().count()),
+        (Depends::Batch, 1)
+    );
+    for wrong in [
+        "{time:dirs}",
+        "{record:base}",
+        "{host:dir}",
+        "{.a:basename}",
+    ] {
+        assert!(Template::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn errors_have_an_offset() {
     for (text, offset, message) in [
         ("ab{", 2, "a `{` that is not closed"),
@@ -197,6 +249,19 @@ fn a_value_is_one_component_of_a_path() {
 }
 
 proptest! {
+    #[test]
+    fn no_value_with_directories_leaves_its_directory(a in "[./é]{0,9}", b in "[./\u{0}]{0,9}") {
+        let template = Template::parse("/srv/.{tag:dirs}{host:dirs}./{host:base}").unwrap();
+        let mut values = Values::new();
+        values.set("host", &b);
+        let shared = Shared { tag: &a, values: &values };
+        let event = TimedRecord { time: TIME, record: Record::None, metadata: &[] };
+        let mut out = Vec::new();
+        Renderer::path(&template, TimeZone::UTC).render(shared, event, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        prop_assert!(text.split('/').skip(1).all(|part| !["", ".", ".."].contains(&part)), "{text}");
+    }
+
     #[test]
     fn no_value_leaves_its_directory(a in "[./\\\\a\u{0}\u{1}]{0,6}", b in "[./é]{0,4}") {
         let template = Template::parse("/srv/logs/{tag}{.message}/.{.message}/x{tag}").unwrap();
