@@ -1,6 +1,7 @@
 //! Builds a plan (the checked graph of nodes) from files: loads the configuration, finds the components, lays out the graph.
 
 mod interface;
+mod mounts;
 
 use std::{
     io::{IsTerminal, Write},
@@ -82,6 +83,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
         .collect();
     let laid = lay_out(entries.clone(), &left_out, &sections.settings);
     if let Ok(laid) = &laid {
+        problems.extend(mounts::problems(&laid.plan, &entries, paths));
         problems.extend(cases.iter().flat_map(|case| case.problems(&laid.plan)));
     }
     match laid {

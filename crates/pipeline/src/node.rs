@@ -1,7 +1,14 @@
 //! The contract of sources, channels and sinks, and the context that the runtime gives them. The contract of processors is in
 //! `processor`.
 
-use std::{any::Any, future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    future::Future,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use millstream_config::{Node, Problem};
 use millstream_record::Pool;
@@ -49,6 +56,19 @@ pub trait Source: Send {
     fn drops(&self) -> &'static [&'static str] {
         &[]
     }
+    /// The directory that it mounts. Nothing that Millstream writes may be below it.
+    fn mount(&self) -> Option<&Path> {
+        None
+    }
+    /// The options that name files that it writes, each with the file or directory with which their paths begin.
+    fn writes(&self) -> Vec<(String, PathBuf)> {
+        Vec::new()
+    }
+    /// The option that keeps it from starting, and the reason, as far as the file system shows them now. `directory`: its directory for
+    /// durable state. Changes nothing.
+    fn obstacle(&self, _directory: &Path) -> Option<(&'static str, String)> {
+        None
+    }
     /// The largest message that it accepts from a peer, in bytes (`limits.frame`), for the command `check`. `None`: it has no peers.
     fn message_bytes_max(&self) -> Option<usize> {
         None
@@ -76,6 +96,10 @@ pub trait Sink: Send + Sync {
     /// Tests, for `check --connect`, whether the destination can be reached or written. Changes nothing. The command shows the
     /// returned text. May block for some seconds. `None`: there is nothing to test.
     fn probe(&self) -> Option<Result<String, Failure>> {
+        None
+    }
+    /// The option that names the files that it writes, and the file or directory with which their paths begin.
+    fn writes(&self) -> Option<(&'static str, PathBuf)> {
         None
     }
 }

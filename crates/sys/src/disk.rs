@@ -9,7 +9,7 @@ use std::{
     fs, io,
     io::IoSlice,
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -444,9 +444,65 @@ fn metadata(of: &fs::Metadata) -> Metadata {
     }
 }
 
+/// The most symbolic links that are followed in a path, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// The absolute path without symbolic links, `.` and `..`. Its last parts need not exist. Nothing below a mount of Millstream is
+/// looked up: while one program hands such a mount over to the next one, nobody answers.
+pub fn resolved(path: &Path) -> PathBuf {
+    let mounts = crate::fuse::mounts();
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut left: Vec<OsString> = parts(&absolute);
+    let mut full = PathBuf::new();
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        match Path::new(&part).components().next() {
+            // What is resolved so far has no link in it, so its last part can be dropped.
+            Some(Component::ParentDir) => drop(full.pop()),
+            Some(Component::CurDir) => {}
+            _ => full.push(part),
+        }
+        if links == LINKS_MAX || mounts.iter().any(|mount| full.starts_with(mount)) {
+            continue;
+        }
+        if let Ok(target) = fs::read_link(&full) {
+            links += 1;
+            full.pop();
+            left.extend(parts(&target));
+        }
+    }
+    full
+}
+
+/// The parts of a path, the last one first.
+fn parts(path: &Path) -> Vec<OsString> {
+    let parts = path.components().rev();
+    parts.map(|part| part.as_os_str().to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_in_a_path_are_followed_and_what_is_missing_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(place.path()).unwrap();
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        std::os::unix::fs::symlink("a/b", root.join("link")).unwrap();
+        std::os::unix::fs::symlink(root.join("link"), root.join("more")).unwrap();
+        std::os::unix::fs::symlink("loop", root.join("loop")).unwrap();
+        for (path, expected) in [
+            ("link/../x", "a/x"),
+            ("more/./y/z", "a/b/y/z"),
+            ("no/../link", "a/b"),
+            ("a/b", "a/b"),
+        ] {
+            assert_eq!(resolved(&root.join(path)), root.join(expected), "{path}");
+        }
+        assert_eq!(resolved(Path::new("/../..")), Path::new("/"));
+        assert_eq!(resolved(&root.join("loop")), root.join("loop"));
+    }
 
     #[test]
     fn bytes_written_in_parts_are_read_back_whole() {

@@ -4,12 +4,16 @@
 //! helper, root mounts it with one system call. The protocol on the device is in the crate `wire`.
 
 use std::{
-    ffi::CString,
+    ffi::{CString, OsString},
     fmt, fs, io,
     mem::MaybeUninit,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
-        unix::{ffi::OsStrExt, fs::MetadataExt, net::UnixStream},
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::MetadataExt,
+            net::UnixStream,
+        },
     },
     path::{Path, PathBuf},
     process::{Child, Stdio},
@@ -255,6 +259,19 @@ pub fn type_of_mount(target: &Path) -> io::Result<Option<String>> {
         }
     }
     Ok(topmost)
+}
+
+/// The mount points of all mounts of this type.
+pub fn mounts() -> Vec<PathBuf> {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ');
+        let path = words.nth(4)?;
+        let mut options = words.skip_while(|word| *word != b"-");
+        let is_ours = options.nth(1) == Some(TYPE.as_bytes());
+        is_ours.then(|| PathBuf::from(OsString::from_vec(unescape(path))))
+    });
+    mounts.collect()
 }
 
 /// Decodes octal escapes: a space is shown as `\040`.

@@ -195,6 +195,9 @@ pub const KNOWN: &[Known] = &[
     counter("copies_failed", "Copies of a rule of fuse that failed."),
     size("recent_bytes", "Bytes on the disk that keep what was written to the mount readable."),
     bytes("copied_bytes", "Bytes of copies within the mount, which are not shipped again."),
+    counter("records_only_copied", "Records of rules with `ship: false`."),
+    counter("files_left_out", "Opened files that are not shipped (`leave_out`)."),
+    bytes("left_out_bytes", "Bytes written to files that are not shipped (`leave_out`)."),
     counter("restarts", "Starts of journalctl after the first one."),
 
     seconds("behind_seconds", "Age of the oldest record that the sink has taken and not delivered."),

@@ -39,7 +39,7 @@ mod table;
 mod tests;
 mod writer;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use millstream_config::Node;
 use millstream_pipeline::{
@@ -109,5 +109,15 @@ impl Sink for FileSink {
 
     fn probe(&self) -> Option<Result<String, Failure>> {
         Some(probe::path(self.settings.path_text()))
+    }
+
+    fn writes(&self) -> Option<(&'static str, PathBuf)> {
+        let text = self.settings.path_text();
+        let plain = match text.find(['{', '%']) {
+            // The last part may be the beginning of a longer name.
+            Some(at) => text[..at].rfind('/').map_or(".", |slash| &text[..=slash]),
+            None => text,
+        };
+        Some(("path", PathBuf::from(plain)))
     }
 }

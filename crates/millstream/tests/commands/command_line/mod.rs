@@ -1,6 +1,7 @@
 //! The command line: exit codes, errors with line and column, and examples that run unchanged.
 
 mod mistakes;
+mod mounts;
 mod pages;
 mod programs;
 mod tags;
