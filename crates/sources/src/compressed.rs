@@ -35,6 +35,13 @@ pub(crate) fn is_compressed(start: &[u8]) -> bool {
         || behind_digit.is_some_and(|rest| rest.starts_with(BZIP2.1))
 }
 
+/// Whether a file whose first bytes are `start` is not a text: it has a NUL. NULs at the very start do not count. They are the
+/// hole that a rotation leaves in the file of a program that goes on at its old offset.
+pub(crate) fn is_binary(start: &[u8]) -> bool {
+    let text = start.iter().skip_while(|byte| **byte == 0);
+    text.clone().any(|byte| *byte == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,6 +54,14 @@ mod tests {
         assert!(!is_named_compressed("/a/zst".as_ref()));
         for text in [&b""[..], b"BZh is a line\n", b"PK\n", b"\x1f"] {
             assert!(!is_compressed(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_after_a_hole_is_not_binary() {
+        assert!(is_binary(b"\xff\xd8\xff\xe0\0\x10JFIF"));
+        for text in [&b""[..], b"\0\0\0\0", b"\0\0a line\n", b"caf\xe9\n"] {
+            assert!(!is_binary(text), "{text:?}");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The option `tag` of sources: a text in which `*` is replaced by a path (with dots instead of slashes), or a template of values
 //! that all records of a batch share.
 
+use std::borrow::Cow;
+
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem};
 use millstream_pipeline::layout::nearest_value;
@@ -69,6 +71,22 @@ impl Tagging {
     }
 }
 
+/// A path as a value of records. Control characters are escaped: a file name with a newline could otherwise forge a line of an
+/// output that shows `{path}`.
+pub(crate) fn shown(path: &str) -> Cow<'_, str> {
+    if !path.contains(char::is_control) {
+        return path.into();
+    }
+    let mut out = String::with_capacity(path.len() + 8);
+    for letter in path.chars() {
+        match letter.is_control() {
+            true => out.extend(letter.escape_default()),
+            false => out.push(letter),
+        }
+    }
+    out.into()
+}
+
 /// Parses a template that may use only `known`, the values that all records of a batch share.
 pub(crate) fn batch_template(text: &str, known: &[&str]) -> Result<Template, String> {
     let template = Template::parse(text).map_err(|error| error.to_string())?;
@@ -92,6 +110,15 @@ pub(crate) fn batch_template(text: &str, known: &[&str]) -> Result<Template, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_with_control_characters_cannot_forge_a_line() {
+        assert_eq!(
+            shown("d/a\n2026 forged\u{1b}[2J"),
+            "d/a\\n2026 forged\\u{1b}[2J"
+        );
+        assert!(matches!(shown("d/é.log"), Cow::Borrowed("d/é.log")));
+    }
 
     #[test]
     fn a_tag_is_the_given_one_or_a_text_with_a_path_or_a_template() {

@@ -186,6 +186,7 @@ mod tests {
         let rule = Rule {
             paths: patterns([].into_iter()).unwrap(),
             directories: Vec::new(),
+            samples: Vec::new(),
             tag: Tagging::new(None, &NAMES).unwrap(),
             boundaries: Arc::new(Boundaries {
                 end: RecordEnd::Line,
@@ -196,6 +197,7 @@ mod tests {
             filter: Filter::new([].into_iter(), deny.iter().copied(), [].into_iter()).unwrap(),
             tee: None,
             exec: None,
+            ships: true,
         };
         Batcher::new("drop".into(), "t".into(), Arc::new(rule), Meter::default())
     }

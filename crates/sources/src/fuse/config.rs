@@ -1,6 +1,10 @@
 //! The options of the source `fuse`: as configured, and after the check.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use millstream_config::{Node, OneOrMany, Period, Size};
 use millstream_pipeline::node::Checked;
@@ -9,9 +13,10 @@ use serde::Deserialize;
 
 use super::{
     cutter::{Boundaries, Framing},
+    exec::Exec,
     filter::Filter,
     recent::Limits,
-    rules::{CopyPath, NAMES, Rule, Rules, directories_of, patterns},
+    rules::{CopyPath, NAMES, Rule, Rules, Way, directories_of, inside, patterns, sample},
     tree::Owner,
 };
 use crate::{
@@ -25,6 +30,14 @@ use crate::{
 pub(super) struct Config {
     /// Directory to mount. It is created if it does not exist.
     mount: String,
+    /// Treatment of files that are in the directory before the first start: they are shipped, and then moved to
+    /// `data_dir/sources/NAME/adopted`. Without `adopt` and `below`, the first start refuses a directory with files.
+    #[serde(default)]
+    adopt: bool,
+    /// Treatment of files that are in the directory before the first start: `keep` leaves them there. They are not shipped, and are
+    /// visible again when the directory is unmounted.
+    #[serde(default)]
+    below: Option<BelowConfig>,
     /// Rules for files, by path. A file follows the first rule whose `path` matches when the file is opened.
     #[serde(default)]
     rules: Vec<RuleConfig>,
@@ -52,6 +65,9 @@ pub(super) struct Config {
     /// Amount of written data that can be read back, also after a restart.
     #[serde(default)]
     recent: RecentConfig,
+    /// Files that are not shipped. They can be written and read in the mount, and are counted.
+    #[serde(default)]
+    leave_out: LeaveOutConfig,
     /// Lets other users access the mount. Without root this needs `user_allow_other` in /etc/fuse.conf.
     #[serde(default)]
     allow_other: bool,
@@ -80,9 +96,10 @@ struct RuleConfig {
     /// Tag of the records. Default: the source's `tag`.
     #[serde(default)]
     tag: Option<String>,
-    /// Regular expressions. Only records that match one of them are shipped. Default: all records.
+    /// Regular expressions, or blocks of `match` and `replace`. Only records that match one of them are shipped. The first one that
+    /// matches decides: its `replace` is applied. Default: all records.
     #[serde(default)]
-    allow: OneOrMany<String>,
+    allow: OneOrMany<AllowConfig>,
     /// Regular expressions. Records that match one of them are dropped.
     #[serde(default)]
     deny: OneOrMany<String>,
@@ -101,13 +118,66 @@ struct RuleConfig {
     /// Treatment of the CR at the end of lines. Default: the source's `cr`.
     #[serde(default)]
     cr: Option<Cr>,
-    /// File outside the mount that gets a copy of the records: a template of `{path}` and `{host}`, or a directory (ending in a
-    /// slash), to which the file's path is appended.
+    /// Whether the records are shipped. With `false` they are only copied, by `tee` or `exec`.
+    #[serde(default = "yes")]
+    ship: bool,
+    /// File that gets a copy of the records: a template of `{path}` and `{host}`, or a directory (ending in a slash), to which the
+    /// file's path is appended. If it is below the mount, the copy is not stored: it is treated as if a program had written it
+    /// there, so another rule can ship it.
     #[serde(default)]
     tee: Option<String>,
-    /// Command that gets a copy of the records on its standard input, as a list of words. Its output is discarded.
+    /// Command that gets a copy of the records on its standard input: a list of words, or a block with `command` and `output`.
     #[serde(default)]
-    exec: Vec<String>,
+    exec: Option<ExecConfig>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// An entry of `allow`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum AllowConfig {
+    /// Regular expression.
+    Match(String),
+    /// Regular expression with a replacement.
+    Replace(RewriteConfig),
+}
+
+/// A command.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum ExecConfig {
+    /// The words of the command. Its output is discarded.
+    Words(Vec<String>),
+    /// A command whose output is stored.
+    Stored(StoredExec),
+}
+
+/// A command whose output is stored.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct StoredExec {
+    /// The words of the command.
+    command: Vec<String>,
+    /// File to which the standard output of the command is appended, outside the mount. Default: the output is discarded.
+    #[serde(default)]
+    output: Option<String>,
+}
+
+impl ExecConfig {
+    /// `None` if the command has no words.
+    fn check(&self) -> Option<Exec> {
+        let (words, output) = match self {
+            Self::Words(words) => (words, None),
+            Self::Stored(stored) => (&stored.command, stored.output.as_ref()),
+        };
+        (!words.is_empty()).then(|| Exec {
+            words: words.clone(),
+            output: output.map(PathBuf::from),
+        })
+    }
 }
 
 /// A replacement.
@@ -147,6 +217,28 @@ impl RecentConfig {
             all: self.all.as_bytes(),
         };
         (limits.file > 0).then_some(limits)
+    }
+}
+
+/// Files that are not shipped.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct LeaveOutConfig {
+    /// Patterns of file names (not of paths). Default: the swap and backup files of editors. `[]`: none.
+    names: OneOrMany<String>,
+    /// Whether files are left out whose first bytes are those of gzip, zstd, xz, bzip2, lz4, compress or zip.
+    compressed: bool,
+}
+
+/// The names of swap and backup files of vim, Emacs and other editors. vim writes `4913` to try whether it can.
+const EDITORS: [&str; 6] = ["*.swp", ".*.sw[a-p]", "*~", ".#*", "#*#", "4913"];
+
+impl Default for LeaveOutConfig {
+    fn default() -> Self {
+        Self {
+            names: OneOrMany(EDITORS.map(str::to_owned).to_vec()),
+            compressed: true,
+        }
     }
 }
 
@@ -213,6 +305,25 @@ impl From<WhenFullConfig> for WhenFull {
     }
 }
 
+/// The option `below`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum BelowConfig {
+    /// The files stay below the mount.
+    Keep,
+}
+
+/// Treatment of files that were in the directory before the first start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Existing {
+    /// The source does not start.
+    Refuse,
+    /// They are shipped, and then moved aside.
+    Adopt,
+    /// They stay below the mount and are not shipped.
+    Keep,
+}
+
 fn line_max() -> Size {
     LINE_MAX
 }
@@ -221,13 +332,35 @@ fn line_max() -> Size {
 #[derive(Debug)]
 pub(super) struct Options {
     pub mount: PathBuf,
+    pub existing: Existing,
     pub rules: Arc<Rules>,
+    /// Whether compressed files are not shipped.
+    pub skips_compressed: bool,
     pub when_full: WhenFull,
     pub after_mount: Vec<String>,
     /// `None` if nothing can be read back.
     pub recent: Option<Limits>,
     pub allow_other: bool,
     pub owner: Owner,
+}
+
+impl Options {
+    /// The options that name files outside the mount, each with the beginning of the paths.
+    pub(super) fn writes(&self) -> Vec<(String, PathBuf)> {
+        let mut all = Vec::new();
+        let absolute = std::path::absolute(&self.mount).unwrap_or_default();
+        for (index, rule) in self.rules.rules.iter().enumerate() {
+            let tee = rule.tee.as_ref().map(CopyPath::beginning);
+            // A copy that leads back into the mount does not pass the kernel.
+            if let Some(tee) = tee.filter(|tee| inside(&absolute, tee).is_none()) {
+                all.push((format!("rules.{index}.tee"), PathBuf::from(tee)));
+            }
+            if let Some(output) = rule.exec.as_ref().and_then(|exec| exec.output.as_ref()) {
+                all.push((format!("rules.{index}.exec.output"), output.clone()));
+            }
+        }
+        all
+    }
 }
 
 /// Checks the options of a node.
@@ -238,6 +371,7 @@ pub(super) fn check(node: &Node) -> Checked<Options> {
     if config.mount.is_empty() {
         wrong("mount", "`mount` names no directory".to_owned());
     }
+    let existing = config.existing().map_err(|why| wrong("below", why));
     let umask = config.umask.as_deref().unwrap_or("0");
     let umask = u32::from_str_radix(umask, 8)
         .ok()
@@ -261,17 +395,29 @@ pub(super) fn check(node: &Node) -> Checked<Options> {
             }
         }
     }
+    let names = patterns(config.leave_out.names.iter().map(String::as_str));
+    let names = names.map_err(|why| wrong("leave_out.names", why));
     let default = config.default_rule();
     let default = default.map_err(|(option, why)| wrong(option, why));
-    let (Ok(default), Some(umask), []) = (default, umask, &problems[..]) else {
+    let (Ok(default), Ok(names), Ok(existing), Some(umask), []) =
+        (default, names, existing, umask, &problems[..])
+    else {
         return Err(problems);
     };
+    let rules = Rules {
+        rules,
+        default: Arc::new(default),
+        left_out: names,
+    };
+    let mount = PathBuf::from(config.mount);
+    if let Some((index, why)) = wrong_way(&rules, &mount) {
+        return Err(vec![node.problem_at(&format!("rules.{index}.tee"), why)]);
+    }
     Ok(Options {
-        mount: PathBuf::from(config.mount),
-        rules: Arc::new(Rules {
-            rules,
-            default: Arc::new(default),
-        }),
+        mount,
+        existing,
+        rules: Arc::new(rules),
+        skips_compressed: config.leave_out.compressed,
         when_full: config.when_full.into(),
         after_mount: config.after_mount,
         recent: config.recent.limits(),
@@ -284,6 +430,22 @@ pub(super) fn check(node: &Node) -> Checked<Options> {
     })
 }
 
+/// The first rule whose copies go wrong, and why.
+fn wrong_way(rules: &Rules, mount: &Path) -> Option<(usize, &'static str)> {
+    let absolute = std::path::absolute(mount).ok()?;
+    let (index, way) = rules.wrong_way(&absolute)?;
+    let why = match way {
+        Way::Circle => {
+            "this copy is below the mount, and leads back to the rule that makes it, directly or through other rules: it would \
+             never end"
+        }
+        Way::Joins => {
+            "this copy is below the mount, and follows a rule with `framing: multiline` or `file`: give it a rule with `lines` or `write`"
+        }
+    };
+    Some((index, why))
+}
+
 fn check_line_max(line_max: Size) -> Result<usize, String> {
     if line_max.is_zero() || line_max > LINE_MAX_LARGEST {
         return Err("`line_max` must be between 1B and 1GiB".to_owned());
@@ -292,6 +454,18 @@ fn check_line_max(line_max: Size) -> Result<usize, String> {
 }
 
 impl Config {
+    fn existing(&self) -> Result<Existing, String> {
+        match (self.adopt, self.below) {
+            (false, None) => Ok(Existing::Refuse),
+            (true, None) => Ok(Existing::Adopt),
+            (false, Some(BelowConfig::Keep)) => Ok(Existing::Keep),
+            (true, Some(BelowConfig::Keep)) => Err(
+                "`adopt: true` ships the files that are there, `below: keep` does not: choose one"
+                    .to_owned(),
+            ),
+        }
+    }
+
     /// The rule of files that no configured rule matches.
     fn default_rule(&self) -> Result<Rule, (&'static str, String)> {
         let line_max = check_line_max(self.line_max).map_err(|why| ("line_max", why))?;
@@ -299,6 +473,7 @@ impl Config {
         Ok(Rule {
             paths: none,
             directories: Vec::new(),
+            samples: Vec::new(),
             tag: Tagging::new(self.tag.as_deref(), &NAMES).map_err(|why| ("tag", why))?,
             boundaries: Arc::new(Boundaries {
                 end: self.framing.check().map_err(|why| ("framing", why))?,
@@ -309,6 +484,7 @@ impl Config {
             filter: Filter::default(),
             tee: None,
             exec: None,
+            ships: true,
         })
     }
 }
@@ -325,15 +501,26 @@ impl RuleConfig {
         let framing = self.framing.as_ref().unwrap_or(&of.framing);
         let line_max = check_line_max(self.line_max.unwrap_or(of.line_max));
         let rewrite = self.rewrite.iter();
+        let allow = self.allow.iter().map(|allow| match allow {
+            AllowConfig::Match(text) => (&**text, None),
+            AllowConfig::Replace(to) => (&*to.r#match, Some(&*to.replace)),
+        });
         let filter = Filter::new(
-            self.allow.iter().map(String::as_str),
+            allow,
             self.deny.iter().map(String::as_str),
             rewrite.map(|rewrite| (&*rewrite.r#match, &*rewrite.replace)),
         );
         let tee = self.tee.as_deref().map(CopyPath::new).transpose();
+        let exec = self.exec.as_ref().and_then(ExecConfig::check);
+        if !self.ship && self.tee.is_none() && exec.is_none() {
+            let why =
+                "`ship: false` needs a `tee` or an `exec`: without one, the records would be lost";
+            return Err(("ship", why.to_owned()));
+        }
         Ok(Rule {
             paths: patterns(paths()).map_err(|why| ("path", why))?,
             directories: paths().filter_map(directories_of).collect(),
+            samples: paths().map(sample).collect(),
             tag: Tagging::new(tag, &NAMES).map_err(|why| ("tag", why))?,
             boundaries: Arc::new(Boundaries {
                 end: framing.check().map_err(|why| ("framing", why))?,
@@ -343,7 +530,8 @@ impl RuleConfig {
             }),
             filter: filter.map_err(|why| ("", why))?,
             tee: tee.map_err(|why| ("tee", why))?,
-            exec: (!self.exec.is_empty()).then(|| self.exec.clone()),
+            exec,
+            ships: self.ship,
         })
     }
 }

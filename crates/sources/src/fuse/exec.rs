@@ -7,7 +7,9 @@
 
 use std::{
     collections::HashMap,
+    fs,
     io::{self, Write},
+    path::{Path, PathBuf},
     process::{Child, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
@@ -33,9 +35,18 @@ const BACK_OFF_MIN: Duration = Duration::from_millis(500);
 /// The longest back-off. After a command has run for longer than this, its next back-off is [`BACK_OFF_MIN`].
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 
-/// The queues of the commands. The key is the words of a command: the program and its arguments.
+/// A command of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Exec {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// The file to which its standard output is appended. `None`: the output is discarded.
+    pub output: Option<PathBuf>,
+}
+
+/// The queues of the commands.
 pub(super) struct Commands {
-    queues: Mutex<HashMap<Vec<String>, Queue>>,
+    queues: Mutex<HashMap<Exec, Queue>>,
     reporter: Reporter,
     failed: Meter,
 }
@@ -58,14 +69,14 @@ impl Commands {
     }
 
     /// Sends the records to a command. Starts the command if it does not run yet.
-    pub(super) async fn send(&self, words: &[String], batch: &Batch) {
+    pub(super) async fn send(&self, exec: &Exec, batch: &Batch) {
         let queue = {
             let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-            match queues.get(words) {
+            match queues.get(exec) {
                 Some(queue) => queue.clone(),
                 None => queues
-                    .entry(words.to_vec())
-                    .or_insert(self.start(words))
+                    .entry(exec.clone())
+                    .or_insert(self.start(exec))
                     .clone(),
             }
         };
@@ -76,16 +87,16 @@ impl Commands {
     }
 
     /// Ends the commands that `is_used` does not name, once they have got what was sent to them.
-    pub(super) fn retain(&self, is_used: impl Fn(&[String]) -> bool) {
+    pub(super) fn retain(&self, is_used: impl Fn(&Exec) -> bool) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.retain(|words, _| is_used(words));
+        queues.retain(|exec, _| is_used(exec));
     }
 
-    fn start(&self, words: &[String]) -> Queue {
+    fn start(&self, exec: &Exec) -> Queue {
         let (to, from) = mpsc::channel(QUEUE);
         let is_running = Arc::new(AtomicBool::new(true));
         let feed = Feed {
-            words: words.to_vec(),
+            exec: exec.clone(),
             from,
             is_running: is_running.clone(),
             reporter: self.reporter.clone(),
@@ -102,7 +113,7 @@ impl Commands {
 
 /// The thread that writes to one command.
 struct Feed {
-    words: Vec<String>,
+    exec: Exec,
     from: mpsc::Receiver<Bytes>,
     is_running: Arc<AtomicBool>,
     reporter: Reporter,
@@ -121,7 +132,7 @@ impl Feed {
             self.is_running.store(false, Ordering::Relaxed);
             let text = format_args!(
                 "`{}` {why}; it restarts in {} ms, and copies until then are dropped",
-                self.words.join(" "),
+                self.exec.words.join(" "),
                 back_off.as_millis()
             );
             self.reporter.error("exec", text);
@@ -137,12 +148,18 @@ impl Feed {
     /// Runs the command once, until the queue is closed. Returns an error with the reason if the command cannot be started or
     /// ends earlier.
     fn feed(&mut self) -> Result<(), String> {
-        let (program, arguments) = self.words.split_first().ok_or("has no name")?;
+        let (program, arguments) = self.exec.words.split_first().ok_or("has no name")?;
+        let output = match &self.exec.output {
+            Some(path) => Stdio::from(append_to(path).map_err(|error| {
+                format!("cannot write its output to {}: {error}", path.display())
+            })?),
+            None => Stdio::null(),
+        };
         let mut command = child::command(program);
         command
             .args(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(output)
             .stderr(Stdio::null());
         let mut child =
             child::spawn(&mut command).map_err(|error| format!("cannot be started: {error}"))?;
@@ -167,4 +184,12 @@ impl Feed {
         }
         Ok(())
     }
+}
+
+/// Opens a file to append to it. Makes its directory if it does not exist.
+fn append_to(path: &Path) -> io::Result<fs::File> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::File::options().append(true).create(true).open(path)
 }

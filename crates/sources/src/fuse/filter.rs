@@ -8,7 +8,8 @@ use regex::bytes::{CaptureLocations, Regex};
 /// The filters of a rule.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
-    allow: Vec<Regex>,
+    /// The first one that matches a record lets it through, after its replacement.
+    allow: Vec<(Regex, Option<Vec<Part>>)>,
     deny: Vec<Regex>,
     rewrite: Vec<(Regex, Vec<Part>)>,
 }
@@ -39,7 +40,7 @@ fn regex(text: &str) -> Result<Regex, String> {
 
 impl Filter {
     pub(super) fn new<'a>(
-        allow: impl Iterator<Item = &'a str>,
+        allow: impl Iterator<Item = (&'a str, Option<&'a str>)>,
         deny: impl Iterator<Item = &'a str>,
         rewrite: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, String> {
@@ -48,8 +49,13 @@ impl Filter {
             let parts = parts(replacement, &regex)?;
             Ok::<_, String>((regex, parts))
         });
+        let allow = allow.map(|(pattern, replacement)| {
+            let regex = regex(pattern)?;
+            let parts = replacement.map(|text| parts(text, &regex)).transpose()?;
+            Ok::<_, String>((regex, parts))
+        });
         Ok(Self {
-            allow: allow.map(regex).collect::<Result<_, _>>()?,
+            allow: allow.collect::<Result<_, _>>()?,
             deny: deny.map(regex).collect::<Result<_, _>>()?,
             rewrite: rewrite.collect::<Result<_, _>>()?,
         })
@@ -60,10 +66,16 @@ impl Filter {
         self.allow.is_empty() && self.deny.is_empty() && self.rewrite.is_empty()
     }
 
-    /// Whether the filter lets a record through.
-    fn allows(&self, record: &[u8]) -> bool {
-        (self.allow.is_empty() || self.allow.iter().any(|regex| regex.is_match(record)))
-            && !self.deny.iter().any(|regex| regex.is_match(record))
+    /// Whether the filter lets a record through. Returns the number of the entry of `allow` that lets it through; 0 if there are
+    /// no such entries.
+    fn allows(&self, record: &[u8]) -> Option<usize> {
+        let mut entries = self.allow.iter();
+        let entry = match self.allow.is_empty() {
+            true => 0,
+            false => entries.position(|(regex, _)| regex.is_match(record))?,
+        };
+        let is_denied = self.deny.iter().any(|regex| regex.is_match(record));
+        (!is_denied).then_some(entry)
     }
 
     /// Filters all lines of `text`, which ends with a newline.
@@ -79,12 +91,12 @@ impl Filter {
                 Some(line) => (line, &b"\r\n"[..]),
                 None => (line, &b"\n"[..]),
             };
-            if !self.allows(line) {
+            let Some(entry) = self.allows(line) else {
                 filtered.dropped += 1;
                 continue;
-            }
+            };
             filtered.left += 1;
-            work.rewrite(line, &mut filtered.text);
+            work.rewrite(entry, line, &mut filtered.text);
             filtered.text.extend_from_slice(end);
         }
         filtered
@@ -92,43 +104,56 @@ impl Filter {
 
     /// Filters a record that may hold newlines. Returns `None` if the record is dropped.
     pub(super) fn record(&self, record: &[u8]) -> Option<Vec<u8>> {
-        self.allows(record).then(|| {
-            let mut out = Vec::with_capacity(record.len());
-            Work::new(self).rewrite(record, &mut out);
-            out
-        })
+        let entry = self.allows(record)?;
+        let mut out = Vec::with_capacity(record.len());
+        Work::new(self).rewrite(entry, record, &mut out);
+        Some(out)
     }
 }
+
+/// An expression, the replacement of each match, and memory for its groups.
+type Replacement<'a> = (&'a Regex, &'a [Part], CaptureLocations);
 
 /// Rewrites lines, one after the other. All lines share the memory for the offsets of capture groups and for intermediate
 /// results.
 struct Work<'a> {
-    rewrite: Vec<(&'a Regex, &'a [Part], CaptureLocations)>,
+    /// The replacements of `allow`, by number of the entry.
+    allow: Vec<Option<Replacement<'a>>>,
+    rewrite: Vec<Replacement<'a>>,
     line: Vec<u8>,
     next: Vec<u8>,
 }
 
 impl<'a> Work<'a> {
     fn new(filter: &'a Filter) -> Self {
+        let with_groups = |regex: &'a Regex, parts: &'a [Part]| {
+            let groups = regex.capture_locations();
+            (regex, parts, groups)
+        };
+        let allow = filter.allow.iter();
         let rewrite = filter.rewrite.iter();
         Self {
+            allow: allow
+                .map(|(regex, parts)| Some(with_groups(regex, parts.as_deref()?)))
+                .collect(),
             rewrite: rewrite
-                .map(|(regex, parts)| (regex, &parts[..], regex.capture_locations()))
+                .map(|(regex, parts)| with_groups(regex, parts))
                 .collect(),
             line: Vec::new(),
             next: Vec::new(),
         }
     }
 
-    /// Appends a line with all replacements applied, one after the other.
-    fn rewrite(&mut self, line: &[u8], out: &mut Vec<u8>) {
-        if self.rewrite.is_empty() {
+    /// Appends a line with all replacements applied, one after the other: that of the entry of `allow`, then those of `rewrite`.
+    fn rewrite(&mut self, entry: usize, line: &[u8], out: &mut Vec<u8>) {
+        let first = self.allow.get_mut(entry).and_then(Option::as_mut);
+        if first.is_none() && self.rewrite.is_empty() {
             out.extend_from_slice(line);
             return;
         }
         self.line.clear();
         self.line.extend_from_slice(line);
-        for (regex, parts, groups) in &mut self.rewrite {
+        for (regex, parts, groups) in first.into_iter().chain(&mut self.rewrite) {
             self.next.clear();
             replace_all(regex, parts, groups, &self.line, &mut self.next);
             std::mem::swap(&mut self.line, &mut self.next);
@@ -211,7 +236,7 @@ mod tests {
 
     fn filter(allow: &[&str], deny: &[&str], rewrite: &[(&str, &str)]) -> Filter {
         Filter::new(
-            allow.iter().copied(),
+            allow.iter().map(|allow| (*allow, None)),
             deny.iter().copied(),
             rewrite.iter().copied(),
         )
@@ -231,6 +256,34 @@ mod tests {
         assert_eq!(text(&both, lines), ("A 1\nB 3\r\nA secret \n".into(), 2));
         let deny = filter(&[], &["x"], &[]);
         assert_eq!(text(&deny, "a\nx\n\n"), ("a\n\n".into(), 1));
+    }
+
+    #[test]
+    fn the_first_entry_of_allow_that_matches_decides_and_its_replacement_is_applied() {
+        let allow = [
+            ("^keep", None),
+            (r"user=(\w+)", Some("user=<$1>")),
+            ("user=", Some("never")),
+            ("^ERR", Some("E")),
+        ];
+        let deny = ["secret"].into_iter();
+        let rewrite = [("<", "[")].into_iter();
+        let filter = Filter::new(allow.into_iter(), deny, rewrite).unwrap();
+        let lines = "keep user=a\nx user=b\r\nERR user=\nother\nuser=secret\nERR <\n";
+        let expected = "keep user=a\nx user=[b>\r\nERR never\nE [\n";
+        assert_eq!(text(&filter, lines), (expected.into(), 2));
+        assert_eq!(
+            filter.record(b"user=x\nuser=y").unwrap(),
+            b"user=[x>\nuser=[y>"
+        );
+        let new = |to| {
+            Filter::new(
+                [("a", Some(to))].into_iter(),
+                [].into_iter(),
+                [].into_iter(),
+            )
+        };
+        assert!(new("$1").unwrap_err().contains("no group"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Ships the files that programs wrote to the plain directory at the mount point while nothing was mounted, and removes them. A
-//! mount hides this directory and its files, so both are called *below the mount*.
+//! mount hides this directory and its files, so both are called *below the mount*. Files that were there before the first mount are
+//! treated as `given.rs` says: they stay, or they are shipped and kept aside.
 //!
 //! The path of a batch (ARCHITECTURE.md), with the hops of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
@@ -26,15 +27,15 @@ use millstream_record::{FileId, FileOrigin, Origin};
 use millstream_sys::{disk::read_at, fuse::is_being_written};
 
 use super::{
-    below::Below, cutter::HEADROOM, open_file::OpenFile, parcel::Parcel, patience::Patience,
-    shipper::Shipper,
+    below::Below, cutter::HEADROOM, given::Right, open_file::OpenFile, parcel::Parcel,
+    patience::Patience, shipper::Shipper,
 };
-use crate::compressed::is_compressed;
+use crate::compressed::{is_binary, is_compressed};
 
 /// The largest size of one read, and so of a batch, in bytes.
 const READ_BYTES: usize = 512 << 10;
-/// The number of bytes at the start of a file that show whether it is compressed.
-const START_BYTES: usize = 16;
+/// The number of bytes at the start of a file that show whether it is compressed or binary.
+const START_BYTES: usize = 8 << 10;
 /// The interval at which files that are still being written are checked.
 const POLL: Duration = Duration::from_millis(200);
 /// The interval between two searches for new files while no file is followed. A program whose working directory is below the
@@ -65,6 +66,7 @@ struct Followed {
     /// already kept.
     marks: Vec<u64>,
     open: OpenFile,
+    right: Right,
 }
 
 /// The result of checking a file.
@@ -72,7 +74,7 @@ struct Followed {
 enum Step {
     /// A process may still write to the file.
     Open,
-    /// All of the file was sent, and the file was removed.
+    /// All of the file was sent. The file was removed or moved aside, or it stays below the mount.
     Done,
 }
 
@@ -141,8 +143,8 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
 }
 
 impl Followed {
-    /// Opens a file. Returns `None` if it is already followed. `kept` returns the offset up to which a durable channel has kept a
-    /// file.
+    /// Opens a file. Returns `None` if it is already followed, or if nothing of it may be shipped now. `kept` returns the offset
+    /// up to which a durable channel has kept a file.
     fn open(
         below: &Below,
         path: &Path,
@@ -150,14 +152,16 @@ impl Followed {
         kept: impl Fn(FileId) -> Option<u64>,
         followed: &HashMap<Key, Self>,
     ) -> io::Result<Option<(Key, Self)>> {
-        let full = below.path(path);
-        let metadata = fs::symlink_metadata(&full)?;
+        let metadata = below.file_metadata(path)?;
         let key = (metadata.dev(), metadata.ino());
-        if followed.contains_key(&key) {
+        let right = below.given()?.right(&metadata);
+        if followed.contains_key(&key) || right == Right::Leave(metadata.len()) {
             return Ok(None);
         }
-        let file = fs::File::open(full)?;
-        let birth = file.metadata()?.created().ok();
+        let file = below.open_file(path)?;
+        let metadata = file.metadata()?;
+        let key = (metadata.dev(), metadata.ino());
+        let birth = metadata.created().ok();
         let birth = birth.and_then(|birth| birth.duration_since(UNIX_EPOCH).ok());
         let birth = birth.and_then(|birth| i64::try_from(birth.as_nanos()).ok());
         let id = birth.map(|birth| FileId {
@@ -166,7 +170,12 @@ impl Followed {
             birth,
             head: 0,
         });
-        let sent = id.and_then(kept).unwrap_or(0);
+        let left = match right {
+            // A file that is shorter was truncated: its content is new.
+            Right::Leave(bytes) if bytes <= metadata.len() => bytes,
+            _ => 0,
+        };
+        let sent = id.and_then(kept).unwrap_or(0).max(left);
         let marks = id.map(|id| shipper.context.outlet.file_marks(id));
         let name = path.as_os_str().as_bytes();
         let name = original(name).unwrap_or(name);
@@ -174,11 +183,8 @@ impl Followed {
         let open = OpenFile::of_file(shipper, &name);
         let mut start = Vec::new();
         read_at(&file, &mut start, START_BYTES, 0)?;
-        if open.stream()?.rule().filters() && is_compressed(&start) {
-            return Err(io::Error::other(
-                "it is compressed, so its rule cannot filter it: it stays there and is not shipped; while Millstream is stopped, \
-                 decompress it or remove it",
-            ));
+        if let Some(why) = unfit(shipper, &open, &name, &start, right) {
+            return Err(io::Error::other(why));
         }
         let file = Self {
             path: path.to_owned(),
@@ -189,11 +195,12 @@ impl Followed {
             sent,
             marks: marks.unwrap_or_default(),
             open,
+            right,
         };
         Ok(Some((key, file)))
     }
 
-    /// Sends the data that the file has now. Then removes the file if no process has it open for writing.
+    /// Sends the data that the file has now. Then removes the file or moves it aside, if no process has it open for writing.
     async fn step(&mut self, below: &Below, shipper: &Shipper, stop: &Stop) -> io::Result<Step> {
         self.send_new(shipper, stop).await?;
         let quiet = self.open.stream()?.quiet()?;
@@ -203,22 +210,54 @@ impl Followed {
         if stop.is_stopped() || is_being_written(&self.file) != Some(false) {
             return Ok(Step::Open);
         }
-        self.hide(below)?;
-        self.send_new(shipper, stop).await?;
-        // A process may have opened the file just before it was renamed.
-        if stop.is_stopped() || is_being_written(&self.file) != Some(false) {
-            return Ok(Step::Open);
+        if !matches!(self.right, Right::Leave(_)) {
+            self.hide(below)?;
+            self.send_new(shipper, stop).await?;
+            // A process may have opened the file just before it was renamed.
+            if stop.is_stopped() || is_being_written(&self.file) != Some(false) {
+                return Ok(Step::Open);
+            }
         }
         let end = self.open.stream()?.finish()?;
         self.send(end).await?;
         self.open.land().await?;
-        fs::remove_file(below.path(&self.path))?;
-        let text = format_args!(
-            "shipped what was written below the mount to {}: {} bytes",
-            self.name, self.read
-        );
-        shipper.context.reporter.info("below", text);
+        self.put_away(below, shipper)?;
         Ok(Step::Done)
+    }
+
+    /// Removes the file, moves it aside or leaves it, because all of it is kept.
+    fn put_away(&self, below: &Below, shipper: &Shipper) -> io::Result<()> {
+        let (name, read) = (&self.name, self.read);
+        let reporter = &shipper.context.reporter;
+        match self.right {
+            Right::Remove => {
+                below.remove_file(&self.path)?;
+                let text = format_args!(
+                    "shipped what was written below the mount to {name}: {read} bytes"
+                );
+                reporter.info("below", text);
+            }
+            Right::Leave(_) => below.given()?.leave(&self.file.metadata()?, read)?,
+            Right::SetAside => {
+                let path = original(self.path.as_os_str().as_bytes());
+                let path = path.map_or(&*self.path, |path| Path::new(OsStr::from_bytes(path)));
+                let moved = below.given()?.set_aside(below, &self.path, path)?;
+                if let Some(to) = moved {
+                    let to = to.display();
+                    let text = format_args!("shipped {name}: {read} bytes; it is now {to}");
+                    reporter.info("below", text);
+                    return Ok(());
+                }
+                below.rename(&self.path, path)?;
+                below.given()?.leave(&self.file.metadata()?, read)?;
+                let text = format_args!(
+                    "shipped {name}: {read} bytes; it stays below the mount, because no directory for adopted files is on its file \
+                     system"
+                );
+                reporter.warn("below", text);
+            }
+        }
+        Ok(())
     }
 
     /// Renames the file to a name that no program opens.
@@ -227,7 +266,7 @@ impl Followed {
             return Ok(());
         }
         let hidden = hidden(&self.path, self.file.metadata()?.ino());
-        fs::rename(below.path(&self.path), below.path(&hidden))?;
+        below.rename(&self.path, &hidden)?;
         self.path = hidden;
         Ok(())
     }
@@ -300,6 +339,35 @@ impl Followed {
         self.open.send(parcel, Patience::ENDLESS).await?;
         Ok(())
     }
+}
+
+/// Why a file stays below the mount and is not shipped. `start`: its first bytes.
+fn unfit(
+    shipper: &Shipper,
+    open: &OpenFile,
+    name: &str,
+    start: &[u8],
+    right: Right,
+) -> Option<&'static str> {
+    let is_compressed = is_compressed(start);
+    if right != Right::Remove && (is_compressed || is_binary(start)) {
+        return Some("it is not a text, so it stays there and is not shipped");
+    }
+    if shipper.options().rules.leaves_out(name) {
+        return Some(
+            "its name is that of an editor's file, so it stays there and is not shipped (option `leave_out`)",
+        );
+    }
+    if is_compressed && shipper.options().skips_compressed {
+        return Some("it is compressed, so it stays there and is not shipped (option `leave_out`)");
+    }
+    if is_compressed && open.stream().is_ok_and(|stream| stream.rule().filters()) {
+        return Some(
+            "it is compressed, so its rule cannot filter it: it stays there and is not shipped; while Millstream is stopped, \
+             decompress it or remove it",
+        );
+    }
+    None
 }
 
 /// The name of a file that is about to be removed.

@@ -36,6 +36,7 @@ use super::{
     handover::{self, Taken, TakenState},
     holders,
     journal::Left,
+    mount::give,
     mounted::Mounted,
     namespace::Namespace,
     open_file::OpenFile,
@@ -162,6 +163,10 @@ impl Live {
             Start::New(parts) => (parts, None),
             Start::Taken(taken) => (taken.parts, Some(taken.kept)),
         };
+        if kept.is_some() {
+            let full = below.full().map_err(|error| failed(&error))?;
+            give(&below, &full, &options, context)?;
+        }
         let needed = kept.as_ref().map_or_else(Vec::new, TakenState::spilled);
         let (recent, restored) = open_recent(&options, context, &needed)?;
         let tree = match &mut kept {
@@ -176,7 +181,7 @@ impl Live {
             stop: stop.clone(),
             ..context.clone()
         };
-        let (shipper, mut left) = Shipper::open(options.clone(), own)?;
+        let (shipper, mut left) = Shipper::open(options.clone(), &below, own)?;
         let count = shipper.meters.open.clone();
         let files = match &kept {
             Some(kept) => OpenFiles::kept(count, kept.files(&shipper, &mut left)),

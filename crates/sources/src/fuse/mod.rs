@@ -15,7 +15,8 @@
 //! - Unfinished lines, which have no newline yet: `unfinished.rs` tracks them in memory, `journal/` stores them on the disk. If
 //!   lines are joined into records, `quiet.rs` sends the last record after a pause.
 //! - Names: `tree/` holds the names of the mount in memory. `below.rs` accesses the plain directory below the mount, that is, the
-//!   directory that the mount hides. `follow.rs` ships the files in that directory.
+//!   directory that the mount hides. `given.rs` knows which files in it the source may take, and `follow.rs` ships these.
+//!   `place.rs` refuses directories that must not be mounted over.
 //! - Reading: `recent/` keeps what was written readable, also after a restart.
 //! - Rules: `config.rs`, `rules.rs`, `filter.rs`. Copies of records: `tee.rs` writes them to a file, `exec.rs` to a command.
 //!
@@ -30,6 +31,7 @@ mod cutter;
 mod exec;
 mod filter;
 mod follow;
+mod given;
 mod handover;
 mod holders;
 mod in_flight;
@@ -42,6 +44,7 @@ mod open_file;
 mod open_files;
 mod parcel;
 mod patience;
+mod place;
 mod process;
 mod quiet;
 mod recent;
@@ -58,7 +61,10 @@ mod unfinished;
 mod waiting;
 mod writers;
 
-use std::sync::Arc;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use millstream_config::Node;
 use millstream_pipeline::{
@@ -67,7 +73,6 @@ use millstream_pipeline::{
     promise::{Guarantee, Promise},
 };
 
-use below::Below;
 use config::{Config, Options};
 use handover::Taken;
 pub use handover::abandon_left;
@@ -115,7 +120,7 @@ impl Fuse {
                 context.reporter.warn("stale", text);
             }
         }
-        mount::mount(&self.options, &context.reporter).map(Start::New)
+        mount::mount(&self.options, context).map(Start::New)
     }
 }
 
@@ -135,7 +140,7 @@ impl Source for Fuse {
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             if context.once {
-                let below = Arc::new(Below::open(&self.options.mount)?);
+                let below = mount::open_below(&self.options, &context)?;
                 return run::once(self.options.clone(), below, context).await;
             }
             let seat = match &self.seat {
@@ -148,13 +153,30 @@ impl Source for Fuse {
                 None => {
                     let mounted = match self.mounted.take() {
                         Some(mounted) => mounted,
-                        None => Start::New(mount::mount(&self.options, &context.reporter)?),
+                        None => Start::New(mount::mount(&self.options, &context)?),
                     };
                     Live::begin(options, mounted, &context).await?
                 }
             };
             run::run(live, seat, context).await
         })
+    }
+
+    fn mount(&self) -> Option<&Path> {
+        Some(&self.options.mount)
+    }
+
+    fn writes(&self) -> Vec<(String, PathBuf)> {
+        self.options.writes()
+    }
+
+    fn obstacle(&self, directory: &Path) -> Option<(&'static str, String)> {
+        let mount = &self.options.mount;
+        let why = place::obstacle(mount).or_else(|| match place::is_mounted(mount) {
+            true => None,
+            false => given::obstacle(mount, directory, self.options.existing),
+        });
+        why.map(|why| ("mount", why))
     }
 
     fn values(&self) -> &'static [&'static str] {

@@ -1,24 +1,65 @@
 //! Mounts the source's directory over the plain directory at the same path.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use millstream_net::handover::{self, Next};
-use millstream_pipeline::{failure::Failure, report::Reporter};
+use millstream_pipeline::{failure::Failure, node::SourceContext};
 use millstream_sys::fuse::{self, Device, Mount};
 use rustix::io::Errno;
 
-use super::{below::Below, config::Options};
+use super::{below::Below, config::Options, given::Given, place};
 
 /// A process that dies can leave its mount behind, and several such mounts can be stacked on one directory. This is the maximum
 /// number of such mounts that are removed.
 const STALE_MAX: usize = 8;
 
+/// Opens the plain directory before a mount hides it, and finds out which of its files the source was given.
+pub(super) fn open_below(
+    options: &Options,
+    context: &SourceContext,
+) -> Result<Arc<Below>, Failure> {
+    let target = &options.mount;
+    let below = Below::make(target)?;
+    let full = full(target)?;
+    if let Some(why) = place::obstacle(target).or_else(|| place::own_log(&full)) {
+        return Err(Failure::config(why));
+    }
+    give(&below, &full, options, context)?;
+    Ok(Arc::new(below))
+}
+
+/// Finds out which files below the mount the source was given. `full`: the canonical path of the mount point.
+pub(super) fn give(
+    below: &Below,
+    full: &Path,
+    options: &Options,
+    context: &SourceContext,
+) -> Result<(), Failure> {
+    let (directory, reporter) = (&context.directory, &context.reporter);
+    below.give(Given::open(
+        below,
+        full,
+        directory,
+        options.existing,
+        reporter,
+    )?);
+    Ok(())
+}
+
+fn full(target: &Path) -> Result<PathBuf, Failure> {
+    std::fs::canonicalize(target)
+        .map_err(|error| Failure::disk(format!("{}: {error}", target.display())))
+}
+
 /// Mounts the directory. First opens the plain directory, which the mount then hides.
 pub(super) fn mount(
     options: &Options,
-    reporter: &Reporter,
+    context: &SourceContext,
 ) -> Result<(Device, Mount, Arc<Below>), Failure> {
-    let target = &options.mount;
+    let (target, reporter) = (&options.mount, &context.reporter);
     for _ in 0..STALE_MAX {
         if !is_stale(target) {
             break;
@@ -32,15 +73,16 @@ pub(super) fn mount(
             Failure::disk(format!("cannot unmount {}: {error}", target.display()))
         })?;
     }
-    let below = Below::open(target)?;
-    let full = std::fs::canonicalize(target)
-        .map_err(|error| Failure::disk(format!("{}: {error}", target.display())))?;
-    if fuse::type_of_mount(&full).is_ok_and(|mounted| mounted.as_deref() == Some(fuse::TYPE)) {
+    if let Some(full) = target.exists().then(|| full(target)).transpose()?
+        && place::is_mounted(&full)
+    {
         return Err(Failure::disk(format!(
             "another Millstream has mounted {}",
             full.display()
         )));
     }
+    let below = open_below(options, context)?;
+    let full = full(target)?;
     let how = fuse::Options {
         allow_other: options.allow_other,
         outlives: handover::next() == Next::Manager,
@@ -52,7 +94,7 @@ pub(super) fn mount(
                     Millstream runs again; with fusermount3 they write to the plain directory meanwhile";
         reporter.warn("unguarded", text);
     }
-    Ok((device, mount, Arc::new(below)))
+    Ok((device, mount, below))
 }
 
 /// Whether the process that mounted the directory is gone.

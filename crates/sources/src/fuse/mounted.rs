@@ -276,14 +276,15 @@ impl Mounted {
         let written = buffer.as_ref().and_then(|buffer| buffer.get(data.clone()));
         let written = written.ok_or(Errno::IO)?;
         let (kind, offset, spill) = self.judge(write, file.node(), written)?;
-        let is_behind = kind == WriteKind::New && !masked && data.len() >= BEHIND_BYTES_MIN;
+        let is_shipped = self.ships(file, stream.path(), kind, data.len());
+        let is_behind = is_shipped && !masked && data.len() >= BEHIND_BYTES_MIN;
         if let Some(spill) = spill.as_ref().filter(|_| !is_behind) {
             match masked {
                 true => spill.write(offset, &mask(written)),
                 false => spill.write(offset, written),
             }
         }
-        if kind == WriteKind::New {
+        if is_shipped {
             let ended = |_: &_| self.names.ended(file.node(), offset, 0, write.size);
             let parcel = stream.write(buffer, data.clone(), write.header.thread);
             let parcel = parcel.inspect_err(ended)?;
@@ -294,19 +295,35 @@ impl Mounted {
                 parcel: Some(parcel),
             });
         }
-        if kind == WriteKind::CopyBegins {
-            let text = format_args!(
-                "{} copies a file of the mount that was already shipped; the copy is not shipped",
-                stream.path()
-            );
-            self.shipper.context.reporter.info("copy", text);
-        }
-        self.shipper.meters.copied.add(data.len() as u64);
         Ok(Cut {
             offset,
             parcel: None,
             behind: None,
         })
+    }
+
+    /// Whether the data of a write are shipped. If not, notes this.
+    fn ships(&self, file: &OpenFile, path: &str, kind: WriteKind, bytes: usize) -> bool {
+        let (shipper, is_left_out) = (&self.shipper, file.is_left_out());
+        let is_compressed = matches!(kind, WriteKind::CompressedBegins | WriteKind::Compressed);
+        if is_left_out || (is_compressed && shipper.options().skips_compressed) {
+            if kind == WriteKind::CompressedBegins && !is_left_out {
+                shipper.leave_out(path, "it is compressed");
+            }
+            shipper.meters.left_out_bytes.add(bytes as u64);
+            return false;
+        }
+        if kind == WriteKind::New || is_compressed {
+            return true;
+        }
+        if kind == WriteKind::CopyBegins {
+            let text = format_args!(
+                "{path} copies a file of the mount that was already shipped; the copy is not shipped"
+            );
+            shipper.context.reporter.info("copy", text);
+        }
+        shipper.meters.copied.add(bytes as u64);
+        false
     }
 
     /// Begins a write in the tree, and finds out whether it is a part of a copy. Also returns the offset of the write, and the spill

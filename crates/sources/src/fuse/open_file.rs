@@ -19,13 +19,17 @@ use rustix::io::Errno;
 use tokio::sync::{OwnedMutexGuard, TryLockError};
 
 use super::{
+    config::WhenFull,
+    cutter::HEADROOM,
     handover::KeptWriting,
     in_flight::InFlight,
     journal::Left,
     parcel::Parcel,
     patience::Patience,
+    rules::Rule,
     shipper::{Outcome, Shipper},
     stream::{Before, Stream},
+    tee::text,
 };
 
 /// The exclusive right to change the unfinished bytes of an open file whose lines are joined.
@@ -37,6 +41,10 @@ pub(super) struct OpenFile {
     shipper: Arc<Shipper>,
     /// The writing side. `None` if the file is open for reading only.
     writing: Option<Writing>,
+    /// Whether the name of the file says that it is not shipped.
+    is_left_out: bool,
+    /// The rules whose copies led to this file.
+    above: Vec<Arc<Rule>>,
 }
 
 /// The writing side of an open file.
@@ -58,23 +66,34 @@ impl OpenFile {
             node,
             shipper: shipper.clone(),
             writing: None,
+            is_left_out: false,
+            above: Vec::new(),
         }
     }
 
     /// A file of the mount that is opened for writing.
     pub(super) fn to_write(shipper: &Arc<Shipper>, node: u64, path: &str) -> Self {
-        Self::new(shipper, node, Stream::new(shipper, path))
+        let file = Self::new(shipper, node, Stream::new(shipper, path), Vec::new());
+        if file.is_left_out {
+            shipper.leave_out(path, "its name is that of an editor's file");
+        }
+        file
+    }
+
+    /// A copy of the records of another file, at a path below the mount. `above`: the rules whose copies lead here.
+    pub(super) fn of_copy(shipper: &Arc<Shipper>, path: &str, above: Vec<Arc<Rule>>) -> Self {
+        Self::new(shipper, 0, Stream::of_file(shipper, path), above)
     }
 
     /// A file in the plain directory below the mount (the directory that the mount hides). The content of the file is sent as if
     /// it were written to the mount.
     pub(super) fn of_file(shipper: &Arc<Shipper>, path: &str) -> Self {
-        Self::new(shipper, 0, Stream::of_file(shipper, path))
+        Self::new(shipper, 0, Stream::of_file(shipper, path), Vec::new())
     }
 
     /// A file whose unfinished line an earlier run left in the journal.
     pub(super) fn recovered(shipper: &Arc<Shipper>, left: Left) -> Self {
-        Self::new(shipper, 0, Stream::recovered(shipper, left))
+        Self::new(shipper, 0, Stream::recovered(shipper, left), Vec::new())
     }
 
     /// A file of the mount that was open when an earlier program ended. `left` is its line in the journal.
@@ -84,10 +103,11 @@ impl OpenFile {
         kept: KeptWriting,
         left: Option<Left>,
     ) -> Self {
-        Self::new(shipper, node, Stream::kept(shipper, kept, left))
+        Self::new(shipper, node, Stream::kept(shipper, kept, left), Vec::new())
     }
 
-    fn new(shipper: &Arc<Shipper>, node: u64, stream: Stream) -> Self {
+    fn new(shipper: &Arc<Shipper>, node: u64, stream: Stream, above: Vec<Arc<Rule>>) -> Self {
+        let is_left_out = shipper.options().rules.leaves_out(stream.path());
         Self {
             node,
             shipper: shipper.clone(),
@@ -97,6 +117,8 @@ impl OpenFile {
                 in_flight: InFlight::default(),
                 stream: Mutex::new(stream),
             }),
+            is_left_out,
+            above,
         }
     }
 
@@ -118,6 +140,11 @@ impl OpenFile {
     /// Whether the file is open for writing.
     pub(super) fn is_writer(&self) -> bool {
         self.writing.is_some()
+    }
+
+    /// Whether nothing that is written to the file is shipped.
+    pub(super) fn is_left_out(&self) -> bool {
+        self.is_left_out
     }
 
     /// Whether the lines of the file are joined.
@@ -154,13 +181,35 @@ impl OpenFile {
         let writing = self.writing()?;
         let lanes = self.shipper.context.threads.count() as u64;
         let lane = usize::try_from(self.node % lanes).unwrap_or(0);
-        in_lane(lane, writing.send(&self.shipper, parcel, patience)).await
+        in_lane(
+            lane,
+            writing.send(&self.shipper, parcel, &self.above, patience),
+        )
+        .await
+    }
+
+    /// Sends the records of a batch as if they were written to this file.
+    pub(super) async fn write_copy(&self, batch: &Batch, patience: Patience) -> Result<(), Errno> {
+        let text = text(batch);
+        let pool = &self.shipper.context.pool;
+        let mut buffer = pool.reserve(HEADROOM + text.len()).await;
+        buffer.resize(HEADROOM, 0);
+        buffer.extend_from_slice(&text);
+        let data = HEADROOM..buffer.len();
+        let parcel = self.stream()?.write(&mut Some(buffer), data, 0)?;
+        self.send(parcel, patience).await.map(drop)
     }
 
     /// Handles `fsync`. With a durable channel, makes everything that was written durable. With a memory channel, waits until
     /// everything that was sent is settled, and makes the unfinished bytes durable in the journal.
     pub(super) async fn sync(&self) -> Result<(), Errno> {
         let shipper = &self.shipper;
+        if let Ok(writing) = self.writing() {
+            let copies = writing.stream().copies();
+            if let Some((Some(tee), _)) = copies.filter(|(_, rule)| !rule.ships) {
+                tee.sync().await.map_err(|_| Errno::IO)?;
+            }
+        }
         let is_journaled = if shipper.durable {
             let receipt = shipper.context.outlet.sync();
             receipt.await.map_err(|_| Errno::IO)?;
@@ -222,8 +271,9 @@ impl Writing {
 
     async fn send(
         &self,
-        shipper: &Shipper,
+        shipper: &Arc<Shipper>,
         mut parcel: Parcel,
+        above: &[Arc<Rule>],
         patience: Patience,
     ) -> Result<usize, Errno> {
         if let Some(rejected) = parcel.rejected.take() {
@@ -232,13 +282,21 @@ impl Writing {
             let kept = shipper.kept(rejects, &mut receipt, patience).await;
             kept.result()?;
         }
+        let copies = self.stream().copies();
+        if let Some(to) = copies.clone().filter(|(_, rule)| !rule.ships)
+            && let Some(batch) = parcel.batch.take()
+        {
+            // Nobody else gets the records, so the writer gets an error if the copy fails.
+            shipper.copy(to, &batch, above, patience).await?;
+            shipper.meters.only_copied.add(u64::from(batch.count));
+        }
         let Some(batch) = parcel.batch.take() else {
             let mut stream = self.stream();
             stream.line().dropped(parcel.leaves)?;
             stream.advance(&parcel);
             return stream.accept_unfinished(&parcel);
         };
-        let copy = self.stream().copies().map(|to| (to, batch.clone()));
+        let copy = copies.map(|to| (to, batch.clone()));
         if shipper.durable {
             self.keep(shipper, batch, &parcel, patience).await?;
         } else {
@@ -247,8 +305,10 @@ impl Writing {
             in_flight.send(shipper, batch, patience, sent).await?;
         }
         let accepted = self.stream().accept_unfinished(&parcel);
-        if let Some(((tee, rule), copy)) = copy {
-            shipper.copy(tee, &rule, copy).await;
+        if let Some((to, copy)) = copy {
+            // The records are kept, so the writer gets no error.
+            let patience = Patience::of_write(WhenFull::Block);
+            let _ = shipper.copy(to, &copy, above, patience).await;
         }
         accepted
     }

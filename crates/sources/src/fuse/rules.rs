@@ -1,6 +1,9 @@
 //! The rules. The path at which a file is opened determines the rule that the file follows, and the tag of its records.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use jiff::tz::TimeZone;
@@ -10,8 +13,12 @@ use millstream_wire::{
     template::{Renderer, Shared, Template},
 };
 
-use super::{cutter::Boundaries, filter::Filter};
-use crate::tagging::{Tagging, batch_template};
+use super::{
+    cutter::{Boundaries, RecordEnd},
+    exec::Exec,
+    filter::Filter,
+};
+use crate::tagging::{Tagging, batch_template, shown};
 
 /// The values that the templates of `tag` and `tee` may use.
 pub(super) const NAMES: [&str; 2] = ["host", "path"];
@@ -27,11 +34,15 @@ pub(super) struct Rule {
     pub paths: GlobSet,
     /// The directories before the first wildcard of each pattern. They are created at the start.
     pub directories: Vec<String>,
+    /// For each pattern, a path that it matches.
+    pub samples: Vec<String>,
     pub tag: Tagging,
     pub boundaries: Arc<Boundaries>,
     pub filter: Filter,
     pub tee: Option<CopyPath>,
-    pub exec: Option<Vec<String>>,
+    pub exec: Option<Exec>,
+    /// Whether the records are sent to the next channels. Otherwise they are only copied.
+    pub ships: bool,
 }
 
 impl Rule {
@@ -58,6 +69,8 @@ pub(super) struct Rules {
     pub rules: Vec<Arc<Rule>>,
     /// The rule of files that no other rule matches.
     pub default: Arc<Rule>,
+    /// The names of files that are not shipped.
+    pub left_out: GlobSet,
 }
 
 impl Rules {
@@ -78,6 +91,12 @@ impl Rules {
         named.unwrap_or(&self.default).clone()
     }
 
+    /// Whether the name of a file says that it is not shipped.
+    pub(super) fn leaves_out(&self, path: &str) -> bool {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        self.left_out.is_match(name)
+    }
+
     fn first(&self, path: &str) -> Option<&Arc<Rule>> {
         self.rules.iter().find(|rule| rule.paths.is_match(path))
     }
@@ -86,6 +105,92 @@ impl Rules {
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.rules.iter().chain([&self.default])
     }
+}
+
+/// Where the copies of a rule lead back into the mount.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The copies reach the rule that makes them.
+    Circle,
+    /// The copies follow a rule that joins lines. Nothing would end the last record of such a copy.
+    Joins,
+}
+
+impl Rules {
+    /// The first rule whose copies go wrong, found with one path for each pattern. A path that behaves differently is found when a
+    /// file is opened.
+    pub(super) fn wrong_way(&self, mount: &Path) -> Option<(usize, Way)> {
+        let rules = self.rules.iter().enumerate();
+        let mut found = rules.filter_map(|(index, rule)| {
+            let mut ways = rule
+                .samples
+                .iter()
+                .filter_map(|path| self.way(rule, path, mount));
+            Some((index, ways.next()?))
+        });
+        found.next()
+    }
+
+    fn way(&self, rule: &Arc<Rule>, path: &str, mount: &Path) -> Option<Way> {
+        let mut taken = vec![rule.clone()];
+        let mut path = path.to_owned();
+        while let Some(copy) = taken.last()?.tee.as_ref() {
+            path = inside(mount, &copy.render("", &path, "host"))?;
+            let next = self.of(&path);
+            if !matches!(next.boundaries.end, RecordEnd::Line | RecordEnd::Write) {
+                return Some(Way::Joins);
+            }
+            if taken.iter().any(|rule| Arc::ptr_eq(rule, &next)) {
+                return Some(Way::Circle);
+            }
+            taken.push(next);
+        }
+        None
+    }
+}
+
+/// The path below the mount of a copy at `path`. `None` if the copy is not below the mount.
+pub(super) fn inside(mount: &Path, path: &str) -> Option<String> {
+    let absolute = std::path::absolute(path).ok()?;
+    let mut plain = PathBuf::new();
+    for part in absolute.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            part => plain.push(part),
+        }
+    }
+    let below = plain.strip_prefix(mount).ok()?;
+    Some(below.to_string_lossy().into_owned())
+}
+
+/// A path that a pattern matches.
+pub(super) fn sample(pattern: &str) -> String {
+    let mut path = String::new();
+    let mut letters = pattern.trim_start_matches('/').chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '*' => {
+                while letters.next_if_eq(&'*').is_some() {}
+                path.push('x');
+            }
+            '?' => path.push('x'),
+            '\\' => path.extend(letters.next()),
+            // The first alternative, or the first letter of a class.
+            '{' | '[' => {
+                let close = if letter == '{' { '}' } else { ']' };
+                let all: String = letters
+                    .by_ref()
+                    .take_while(|other| *other != close)
+                    .collect();
+                match letter {
+                    '{' => path.push_str(all.split(',').next().unwrap_or_default()),
+                    _ => path.extend(all.chars().find(|letter| !['!', '^'].contains(letter))),
+                }
+            }
+            letter => path.push(letter),
+        }
+    }
+    path
 }
 
 /// Compiles the patterns of a rule.
@@ -116,7 +221,7 @@ pub(super) fn directories_of(pattern: &str) -> Option<String> {
 pub(super) fn values(path: &str, host: &str) -> Values {
     let mut values = Values::new();
     values.set("host", host);
-    values.set("path", path);
+    values.set("path", &*shown(path));
     values
 }
 
@@ -127,6 +232,16 @@ pub(super) struct CopyPath(Template);
 impl CopyPath {
     pub(super) fn new(text: &str) -> Result<Self, String> {
         batch_template(text, &NAMES).map(Self)
+    }
+
+    /// The beginning of every path, up to the first value. The last part of it may be incomplete.
+    pub(super) fn beginning(&self) -> &str {
+        let text = self.0.as_str();
+        let end = text.find('{').unwrap_or(text.len());
+        match text[..end].rfind('/') {
+            Some(slash) if end < text.len() => &text[..=slash],
+            _ => &text[..end],
+        }
     }
 
     /// The path of the copy of one file. In a template, each value becomes a single part of the path, so no value can lead out of
@@ -179,6 +294,7 @@ mod tests {
             Arc::new(Rule {
                 paths: patterns([path].into_iter()).unwrap(),
                 directories: Vec::new(),
+                samples: Vec::new(),
                 tag: Tagging::new(Some(path), &NAMES).unwrap(),
                 boundaries: Arc::new(Boundaries {
                     end: super::super::cutter::RecordEnd::Line,
@@ -189,6 +305,7 @@ mod tests {
                 filter: Filter::new([].into_iter(), deny.into_iter(), [].into_iter()).unwrap(),
                 tee: None,
                 exec: None,
+                ships: true,
             })
         };
         let rules = Rules {
@@ -199,6 +316,7 @@ mod tests {
                 rule("**", ""),
             ],
             default: rule("", ""),
+            left_out: patterns([].into_iter()).unwrap(),
         };
         let place = |path: &str| {
             let rule = rules.of(path);
@@ -220,6 +338,35 @@ mod tests {
         assert_eq!(place("plain/a.log"), Some(2));
         assert_eq!(place("plain/a.log.1"), Some(3));
         assert_eq!(place("audit/other"), Some(3));
+    }
+
+    #[test]
+    fn a_sample_matches_its_pattern() {
+        for pattern in [
+            "a/*.log",
+            "**",
+            "a/**/b",
+            "x?[a-c].{log,txt}",
+            "/a/[!b]*",
+            "a\\*b",
+        ] {
+            let path = sample(pattern);
+            let set = patterns([pattern].into_iter()).unwrap();
+            assert!(
+                set.is_match(&path) || pattern.contains('!'),
+                "{pattern}: {path}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_copy_is_inside_the_mount_however_it_is_named() {
+        let mount = Path::new("/mnt/logs");
+        let inside = |path| inside(mount, path);
+        assert_eq!(inside("/mnt/logs/a/b"), Some("a/b".to_owned()));
+        assert_eq!(inside("/mnt/./x/../logs//a"), Some("a".to_owned()));
+        assert_eq!(inside("/mnt/logs/../a"), None);
+        assert_eq!(inside("/mnt/logs2/a"), None);
     }
 
     #[test]

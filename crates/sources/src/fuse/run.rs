@@ -29,7 +29,7 @@ pub(super) async fn once(
     context: SourceContext,
 ) -> Result<(), Failure> {
     let stop = context.stop.clone();
-    let (shipper, left) = Shipper::open(options, context)?;
+    let (shipper, left) = Shipper::open(options, &below, context)?;
     send_left(&shipper, left).await;
     follow(&below, &shipper, stop, true).await;
     Ok(())

@@ -19,7 +19,7 @@ use millstream_pipeline::{
     delivery::{Receipt, Unsettled},
     failure::Failure,
     meters::Meter,
-    node::SourceContext,
+    node::{LocalFuture, SourceContext},
     outlet::Outlet,
 };
 use millstream_record::Batch;
@@ -27,12 +27,14 @@ use millstream_sys::disk::HostDisk;
 use rustix::io::Errno;
 
 use super::{
+    below::Below,
     config::{Options, WhenFull},
     exec::Commands,
     journal::{Journal, Left, Opened},
+    open_file::OpenFile,
     patience::Patience,
-    rules::Rule,
-    tee::Tee,
+    rules::{Rule, inside},
+    tee::{Tee, TeeFile},
     unfinished::Unfinished,
 };
 
@@ -49,6 +51,9 @@ pub(super) struct Meters {
     pub open: Meter,
     pub copies_failed: Meter,
     pub copied: Meter,
+    pub only_copied: Meter,
+    pub left_out: Meter,
+    pub left_out_bytes: Meter,
 }
 
 /// What became of a batch that was sent to a durable channel.
@@ -93,6 +98,8 @@ pub(super) struct Shipper {
     pub unfinished: Arc<Unfinished>,
     pub meters: Meters,
     commands: Commands,
+    /// The canonical path of the mount point, and the one of the configuration.
+    mounts: [PathBuf; 2],
     /// Raised while lines that may be damaged wait for an operator.
     _missing: Condition,
 }
@@ -101,6 +108,7 @@ impl Shipper {
     /// Opens the journal. Also returns the lines that an earlier run left unfinished.
     pub(super) fn open(
         options: Arc<Options>,
+        below: &Below,
         context: SourceContext,
     ) -> Result<(Arc<Self>, Vec<Left>), Failure> {
         let durable = context.outlet.is_durable();
@@ -129,8 +137,14 @@ impl Shipper {
             open: context.meters.gauge("open_files"),
             copies_failed: context.meters.counter("copies_failed"),
             copied: context.meters.counter("copied_bytes"),
+            only_copied: context.meters.counter("records_only_copied"),
+            left_out: context.meters.counter("files_left_out"),
+            left_out_bytes: context.meters.counter("left_out_bytes"),
         };
+        let absolute =
+            std::path::absolute(&options.mount).unwrap_or_else(|_| options.mount.clone());
         let shipper = Self {
+            mounts: [below.full().unwrap_or_else(|_| absolute.clone()), absolute],
             durable,
             unfinished: Arc::new(Unfinished::new(
                 journal,
@@ -169,7 +183,7 @@ impl Shipper {
         *self.options.write().unwrap_or_else(PoisonError::into_inner) = options;
         self.changes.fetch_add(1, Ordering::Release);
         self.commands
-            .retain(|words| rules.all().any(|rule| rule.exec.as_deref() == Some(words)));
+            .retain(|words| rules.all().any(|rule| rule.exec.as_ref() == Some(words)));
     }
 
     /// Sends a batch once the outlet has space for it. If the caller stops waiting before that, or if its patience ends, nothing is
@@ -247,31 +261,82 @@ impl Shipper {
         self.is_frozen.load(Ordering::Acquire)
     }
 
-    /// The file outside the mount that gets copies of the records of the file at `path`. `None` if the rule names no such file.
+    /// Notes that a file is not shipped.
+    pub(super) fn leave_out(&self, path: &str, why: &str) {
+        self.meters.left_out.add(1);
+        let text = format_args!("{path} is not shipped: {why} (option `leave_out`)");
+        self.context.reporter.info("left_out", text);
+    }
+
+    /// What gets copies of the records of the file at `path`. `None` if the rule has no `tee`.
     pub(super) fn tee(&self, rule: &Rule, path: &str) -> Option<Arc<Tee>> {
         let tee = rule.tee.as_ref()?;
         let copy = tee.render(&self.context.name, path, &self.context.host);
-        Some(Arc::new(Tee::new(PathBuf::from(copy))))
+        let inside = self.mounts.iter().find_map(|mount| inside(mount, &copy));
+        Some(Arc::new(match inside {
+            Some(path) => Tee::Inside(path),
+            None => Tee::File(Arc::new(TeeFile::new(PathBuf::from(copy)))),
+        }))
     }
 
-    /// Copies a batch to the rule's file and command. A failure is counted and logged. The writer gets no error.
-    pub(super) async fn copy(&self, tee: Option<Arc<Tee>>, rule: &Rule, batch: Batch) {
-        if let Some(tee) = tee {
-            let body = batch.clone();
-            let written = tokio::task::spawn_blocking(move || tee.write(&body)).await;
-            if let Err(error) = written.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
+    /// Copies a batch to the rule's `tee` and command. `above`: the rules whose copies led to this file. Returns an error if the
+    /// `tee` could not be written. A failure is counted and logged.
+    pub(super) async fn copy(
+        self: &Arc<Self>,
+        (tee, rule): (Option<Arc<Tee>>, Arc<Rule>),
+        batch: &Batch,
+        above: &[Arc<Rule>],
+        patience: Patience,
+    ) -> Result<(), Errno> {
+        let written = match tee.as_deref() {
+            None => Ok(()),
+            Some(Tee::File(file)) => file.clone().write_in_background(batch.clone()).await,
+            Some(Tee::Inside(path)) => {
+                let copied: LocalFuture<'_, _> =
+                    Box::pin(self.copy_inside(path, &rule, batch, above, patience));
+                copied.await
+            }
+        };
+        if let Err(error) = &written {
+            self.meters.copies_failed.add(1);
+            let text = format_args!("cannot write a copy: {error}");
+            self.context.reporter.error("tee", text);
+        }
+        if let Some(exec) = &rule.exec {
+            let names = |rule: &Arc<Rule>| rule.exec.as_ref() == Some(exec);
+            if self.options().rules.all().any(names) {
+                self.commands.send(exec, batch).await;
+            } else {
+                // A reload has ended the command since the write began.
                 self.meters.copies_failed.add(1);
-                let text = format_args!("cannot write a copy: {error}");
-                self.context.reporter.error("tee", text);
             }
         }
-        let Some(words) = &rule.exec else { return };
-        let names = |rule: &Arc<Rule>| rule.exec.as_ref() == Some(words);
-        if self.options().rules.all().any(names) {
-            self.commands.send(words, &batch).await;
-        } else {
-            // A reload has ended the command since the write began.
-            self.meters.copies_failed.add(1);
+        written.map_err(|error| {
+            let number = error.raw_os_error();
+            number.map_or(Errno::IO, Errno::from_raw_os_error)
+        })
+    }
+
+    /// Treats a copy as if a program had written it to `path` in the mount.
+    async fn copy_inside(
+        self: &Arc<Self>,
+        path: &str,
+        rule: &Arc<Rule>,
+        batch: &Batch,
+        above: &[Arc<Rule>],
+        patience: Patience,
+    ) -> io::Result<()> {
+        if above.iter().any(|other| Arc::ptr_eq(other, rule)) {
+            let text = format!("{path} would lead back to the rule that makes this copy");
+            return Err(io::Error::other(text));
         }
+        let file = OpenFile::of_copy(self, path, [above, &[rule.clone()]].concat());
+        file.write_copy(batch, patience).await?;
+        // There is no unfinished line, because the text of a batch ends with a newline.
+        if !rule.ships {
+            // `fsync` does not wait for these records, so the write does.
+            file.land().await?;
+        }
+        Ok(())
     }
 }

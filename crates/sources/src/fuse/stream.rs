@@ -27,11 +27,12 @@ use super::{
     unfinished::{LineBefore, Place, UnfinishedLine},
     writers::Writers,
 };
+use crate::tagging::shown;
 
 /// The stream of one open file.
 pub(super) struct Stream {
     rule: Arc<Rule>,
-    /// The file outside the mount that gets copies.
+    /// What gets copies.
     tee: Option<Arc<Tee>>,
     /// The number of changes of the options that the rule follows.
     changes: u64,
@@ -66,7 +67,7 @@ impl Stream {
             changes,
             cutter: Cutter::new(rule.boundaries.clone()),
             line: UnfinishedLine::new(shipper.unfinished.clone()),
-            writers: Writers::new(context.host.clone(), path.into()),
+            writers: Writers::new(context.host.clone(), (&*shown(path)).into()),
             batcher: batcher(shipper, &rule, path),
             too_long: shipper.meters.too_long.clone(),
             journals: shipper.durable,
@@ -135,7 +136,7 @@ impl Stream {
         &self.rule
     }
 
-    /// Where copies of records go: to a file, and to the command of the rule. `None` if there are no copies.
+    /// Where copies of records go: to `tee`, and to the command of the rule. `None` if there are no copies.
     pub(super) fn copies(&self) -> Option<(Option<Arc<Tee>>, Arc<Rule>)> {
         let is_copied = self.tee.is_some() || self.rule.exec.is_some();
         is_copied.then(|| (self.tee.clone(), self.rule.clone()))

@@ -1,4 +1,4 @@
-//! A file outside the mount that gets a copy of the records.
+//! Copies of records: into a file outside the mount, or back into the mount, where another rule treats them.
 
 use std::{
     borrow::Cow,
@@ -6,22 +6,46 @@ use std::{
     io::{self, Write},
     os::unix::fs::MetadataExt,
     path::PathBuf,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use jiff::tz::TimeZone;
 use millstream_record::{Batch, Encoding};
 use millstream_wire::format::{Format, Options};
 
+/// What gets the copies of one open file.
+#[derive(Debug)]
+pub(super) enum Tee {
+    File(Arc<TeeFile>),
+    /// A path below the mount. The records do not pass the kernel: a request to the own mount could wait for itself.
+    Inside(String),
+}
+
+impl Tee {
+    /// Makes everything durable that was written to a file.
+    pub(super) async fn sync(&self) -> io::Result<()> {
+        let Self::File(file) = self else {
+            return Ok(());
+        };
+        let file = file.clone();
+        blocking(move || file.sync()).await
+    }
+}
+
+async fn blocking(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    let done = tokio::task::spawn_blocking(act).await;
+    done.unwrap_or_else(|panic| Err(io::Error::other(panic)))
+}
+
 /// A file that gets copies. After log rotation has moved the file away, the path is opened again. If there is no file at the
 /// path, one is created.
 #[derive(Debug)]
-pub(super) struct Tee {
+pub(super) struct TeeFile {
     path: PathBuf,
     file: Mutex<Option<fs::File>>,
 }
 
-impl Tee {
+impl TeeFile {
     pub(super) fn new(path: PathBuf) -> Self {
         Self {
             path,
@@ -29,8 +53,13 @@ impl Tee {
         }
     }
 
+    /// [`TeeFile::write`] on a thread that may block.
+    pub(super) async fn write_in_background(self: Arc<Self>, batch: Batch) -> io::Result<()> {
+        blocking(move || self.write(&batch)).await
+    }
+
     /// Appends the records of a batch, with one write if the kernel takes all bytes at once. Blocks.
-    pub(super) fn write(&self, batch: &Batch) -> io::Result<()> {
+    fn write(&self, batch: &Batch) -> io::Result<()> {
         let mut open = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = open.as_ref().is_some_and(|file| self.is_current(file));
         let file = match open.take().filter(|_| is_current) {
@@ -43,6 +72,12 @@ impl Tee {
         written.map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
         })
+    }
+
+    /// Syncs the file if it is open.
+    fn sync(&self) -> io::Result<()> {
+        let open = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref().map_or(Ok(()), fs::File::sync_data)
     }
 
     /// Whether the path still leads to this file.
@@ -91,7 +126,7 @@ mod tests {
     fn a_copy_that_was_moved_away_is_created_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("below/copy");
-        let tee = Tee::new(path.clone());
+        let tee = TeeFile::new(path.clone());
         let batch = |body: &'static str| Batch {
             tag: "t".into(),
             plain: false,

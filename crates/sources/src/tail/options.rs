@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     framing::{Charset, Cr, Framer, Framing, LINE_MAX, LINE_MAX_LARGEST, TooLong},
-    tagging::Tagging,
+    tagging::{Tagging, shown},
 };
 
 /// Options of the source `tail`.
@@ -144,7 +144,7 @@ impl Options {
     pub(super) fn values_of(&self, path: &Path, host: &str) -> Values {
         let mut values = Values::new();
         values.set("host", host);
-        values.set("path", path.to_string_lossy());
+        values.set("path", &*shown(&path.to_string_lossy()));
         if let Some(kubernetes) = &self.kubernetes {
             kubernetes.set_values(path, &mut values);
         }

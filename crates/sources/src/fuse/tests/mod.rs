@@ -1,8 +1,10 @@
 //! Tests of the source on a real mount. The source sends its records to a channel that the test controls.
 
+mod by_rule;
 mod exerciser;
 mod failures;
 mod full;
+mod given;
 mod joined;
 mod readable;
 mod reload;
@@ -305,24 +307,6 @@ fn files_below_the_mount_are_shipped_and_removed_even_if_they_are_still_being_wr
 }
 
 #[test]
-fn with_once_the_files_below_the_mount_are_shipped() {
-    let directory = tempfile::tempdir().unwrap();
-    let mount = directory.path().join("mnt");
-    fs::create_dir(&mount).unwrap();
-    fs::write(mount.join("a"), "1\n2").unwrap();
-    let downstream = Downstream::memory();
-    let options = format!("{{\"mount\": {mount:?}}}");
-    Running::once(
-        &COMPONENT,
-        &options,
-        &downstream,
-        &directory.path().join("state"),
-    );
-    assert_eq!(downstream.lines(), ["1", "2"]);
-    assert!(!mount.join("a").exists());
-}
-
-#[test]
 fn an_unmount_by_another_program_fails_the_source_so_that_it_mounts_again() {
     let mut rig = Rig::new(Downstream::durable(), "");
     rig.append("f").write_all(b"a\nb").unwrap();
@@ -415,7 +399,7 @@ fn with_once_it_keeps_the_contract_of_sources() {
     let directory = tempfile::tempdir().unwrap();
     let mount = directory.path().join("mnt");
     fs::create_dir(&mount).unwrap();
-    let options = format!("{{\"mount\": {mount:?}}}");
+    let options = format!("{{\"mount\": {mount:?}, \"adopt\": true}}");
     let build = || {
         fs::write(mount.join("f"), "one\ntwo\n").unwrap();
         try_build(&COMPONENT, &options).unwrap()

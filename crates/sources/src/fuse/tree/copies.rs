@@ -16,6 +16,9 @@ use crate::{compressed::is_compressed, fuse::recent::Spill};
 /// The number of recent reads that are remembered. Several programs may copy at a time.
 const READS_MAX: usize = 16;
 
+/// The first bytes of gzip. No text begins with them.
+const GZIP: &[u8] = b"\x1f\x8b";
+
 /// The kind of a write to the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fuse) enum WriteKind {
@@ -27,6 +30,10 @@ pub(in crate::fuse) enum WriteKind {
     Copy,
     /// Garbage with which `shred` overwrites a file.
     Shred,
+    /// The first bytes of a compressed file that is no copy.
+    CompressedBegins,
+    /// A later part of such a file.
+    Compressed,
 }
 
 /// The recent reads: for each one, the file and the thread that has read it. The latest read comes first.
@@ -121,10 +128,11 @@ impl RecentReads {
         let mut originals = reads
             .filter(|(other, thread)| extends(nodes, number, *other) && is_writer(*thread))
             .map(|(other, _)| *other);
-        if is_compressed(data) {
+        // Some programs write the first two bytes of gzip alone.
+        if is_compressed(data) || data == GZIP {
             return Suspicion::None(match originals.next() {
                 Some(_) => CopyState::Compressed,
-                None => CopyState::No,
+                None => CopyState::NewCompressed,
             });
         }
         Suspicion::Begins(

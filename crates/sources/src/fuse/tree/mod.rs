@@ -536,6 +536,8 @@ impl Tree {
                 WriteKind::CopyBegins
             }
             CopyState::Of(_) | CopyState::Compressed => WriteKind::Copy,
+            CopyState::NewCompressed if before == CopyState::Unknown => WriteKind::CompressedBegins,
+            CopyState::NewCompressed => WriteKind::Compressed,
         })
     }
 

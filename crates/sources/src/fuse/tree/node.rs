@@ -45,6 +45,8 @@ pub(in crate::fuse) enum CopyState {
     Of(u64),
     /// The file is a compressed copy.
     Compressed,
+    /// The file is compressed and not a copy.
+    NewCompressed,
     /// The file is not a copy.
     No,
 }
