@@ -121,6 +121,26 @@ pub(super) enum Compressed {
     Skip,
 }
 
+impl Config {
+    /// Makes the records of a text. The error describes a wrong `framing`.
+    fn framer(&self, charset: Charset) -> Result<Framer, String> {
+        let pods = self.kubernetes.is_some();
+        if pods && self.framing == Some(Framing::Lines) {
+            return Err(
+                "container runtimes add a time and a stream to each line of a pod: remove `framing`, or set `cri` or `multiline`"
+                    .to_owned(),
+            );
+        }
+        let framing = self.framing.clone().unwrap_or_default();
+        let framer = Framer::new(&framing, charset, self.line_max.as_usize(), self.too_long)?;
+        let framer = framer.with_cr(self.cr);
+        Ok(match pods {
+            true => framer.behind_runtime(),
+            false => framer,
+        })
+    }
+}
+
 /// The checked options.
 #[derive(Debug)]
 pub(super) struct Options {
@@ -209,18 +229,7 @@ pub(super) fn check(node: &Node) -> Checked<Arc<Options>> {
         problem("encoding", why);
         Charset::default()
     });
-    if config.framing == Some(Framing::Lines) && pods.is_some() {
-        let why = "container runtimes add a time and a stream to each line of a pod: remove `framing`, or set `cri` or `multiline`";
-        problem("framing", why.to_owned());
-    }
-    let framing = config.framing.unwrap_or_default();
-    let line_max = config.line_max.as_usize();
-    let framer = Framer::new(&framing, charset, line_max, config.too_long);
-    let framer = framer.map(|framer| framer.with_cr(config.cr));
-    let framer = framer.map(|framer| match pods {
-        Some(_) => framer.behind_runtime(),
-        None => framer,
-    });
+    let framer = config.framer(charset);
     let framer = framer.map_err(|why| problem("framing", why));
     let (Ok(patterns), Ok(tag), Ok(framer), []) = (patterns, tag, framer, &problems[..]) else {
         return Err(problems);
@@ -230,7 +239,7 @@ pub(super) fn check(node: &Node) -> Checked<Arc<Options>> {
         start: config.start,
         tag,
         framer,
-        line_max,
+        line_max: config.line_max.as_usize(),
         too_long: config.too_long,
         compressed: config.compressed,
         ignore_older: config.ignore_older.as_duration(),

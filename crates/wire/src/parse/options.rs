@@ -156,6 +156,7 @@ impl ParseOptions {
             (TextFormat::Csv | TextFormat::Tsv, Some(_)) | (_, None) => {}
             (_, Some(_)) => return unused("columns", "csv"),
         }
+        self.check_columns()?;
         let own = |time: &TimeOptions| time.field.is_some() || time.format.is_some() || time.keep;
         if self.format == TextFormat::Syslog && self.time.as_ref().is_some_and(own) {
             return Err(OptionError::new(
@@ -165,6 +166,24 @@ impl ParseOptions {
             ));
         }
         Ok(())
+    }
+
+    fn check_columns(&self) -> Result<(), OptionError> {
+        let columns = self.columns.iter().flatten();
+        // A name may begin with a dot.
+        let mut names: Vec<_> = columns
+            .map(|name| name.strip_prefix('.').unwrap_or(name))
+            .collect();
+        names.sort_unstable();
+        let mut pairs = names.windows(2);
+        match pairs.find(|pair| matches!(pair, [one, next] if one == next)) {
+            Some([name, ..]) => Err(OptionError::new(
+                "columns",
+                format!("`{name}` is named twice, so only the last of its values would remain"),
+                "give each value another name",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the name in the option `into`. Fails if it is not a top-level field.

@@ -76,18 +76,6 @@ impl Parser {
         };
         let slots = || -> Result<Box<[Slot]>, OptionError> {
             let columns = options.columns.iter().flatten();
-            let mut names: Vec<_> = columns.clone().collect();
-            names.sort_unstable();
-            if let Some([name, _]) = names
-                .windows(2)
-                .find(|pair| matches!(pair, [a, b] if a == b))
-            {
-                return Err(OptionError::new(
-                    "columns",
-                    format!("`{name}` is named twice, so only the last of its values would remain"),
-                    "give each value another name",
-                ));
-            }
             let slots = columns.map(|column| {
                 let name = name(column, "columns")?;
                 Ok(Slot::new(&name, None, &meaning))

@@ -42,6 +42,11 @@ fn wrong_options_are_refused_by_name() {
             "inside another field",
         ),
         (
+            r#"{"as":"csv","columns":["a","b",".a"]}"#,
+            "columns",
+            "`a` is named twice",
+        ),
+        (
             r#"{"as":"json","types":{".a.b":"integer"}}"#,
             "types",
             "inside another field",
