@@ -276,7 +276,7 @@ impl Session {
             .send(&self.outgoing, &mut next, end, &mut self.unwanted)
     }
 
-    /// Sends each record that may have spoiled its batch in a batch of its own, and the records
+    /// Sends each record that may have spoiled its batch in a separate batch, and the records
     /// between them as usual. A refusal then concerns one record. After the first one, the
     /// transaction is lost, and only the other suspects are sent, so that one session finds all bad
     /// records of a position. Returns the index of the first record after the last suspect.
@@ -447,7 +447,7 @@ impl Session {
         carried.unfit.extend(placed);
     }
 
-    /// Whether a transaction was open for so long that brokers have aborted it.
+    /// Whether a transaction was open for at least its timeout, so that brokers have aborted it.
     pub(super) fn has_timed_out(&self, carried: &Carried<'_>) -> bool {
         let begun = self.begun.filter(|_| self.in_transaction);
         begun.is_some_and(|begun| begun.elapsed() >= carried.timeout.current)

@@ -90,7 +90,7 @@ fn report(error: &hyper::Error, client: &Client) {
     }
 }
 
-/// What to do about an error. Every gRPC client begins with the first bytes of HTTP/2.
+/// The advice for an error. Every gRPC client begins with the first bytes of HTTP/2.
 fn advice(error: &hyper::Error) -> &'static str {
     match error.to_string().contains("HTTP2") {
         true => ": OTLP/gRPC is not supported; use OTLP/HTTP (`otlphttp` in the Collector)",
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_grpc_client_is_told_to_use_http() {
+    async fn a_grpc_client_is_reported_with_the_protocol_to_use() {
         for (first, told) in [
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", true),
             ("<34>1 syslog\r\n\r\n", false),

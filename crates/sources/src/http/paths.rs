@@ -13,7 +13,7 @@ const OTHER_SIGNALS: [&str; 3] = ["/v1/traces", "/v1/metrics", "/v1development/p
 /// The path if the option is not set.
 const ROOT: &str = "/";
 
-/// What a path accepts.
+/// The kind of requests that a path accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accepts {
     Lines,
@@ -46,7 +46,7 @@ impl Paths {
         Ok(Self(paths.clone()))
     }
 
-    /// What this path accepts. A path of the option that ends like the one of OTLP
+    /// The kind of requests that this path accepts. A path of the option that ends like the one of OTLP
     /// (`/otlp/v1/logs`, `/v1/logs/`, also by way of `/*`) is one of OTLP: as a JSON line, a whole
     /// request would become one record.
     pub(super) fn accepts(&self, path: &str) -> Accepts {

@@ -88,7 +88,7 @@ impl Waiting {
         let partitions: Vec<_> = self.places.iter().map(|place| place.0.clone()).collect();
         let (mut found, mut why) = (Vec::new(), None);
         match consumer.without_leader(&partitions, left().max(ANSWER_MIN)) {
-            // Without an answer, nobody can be asked for the partitions either.
+            // Without an answer, no broker can be asked for the partitions either.
             Err(error) => why = Some(waits(error, strict)?),
             Ok(headless) => {
                 // Those for which there is no time are the first ones the next time.

@@ -44,7 +44,7 @@ log.message.timestamp.before.max.ms=9223372036854775807
 log.retention.ms=-1
 ";
 
-/// What differs in a cluster of three. A topic survives the loss of one broker, and then accepts
+/// The properties that differ in a cluster of three. A topic survives the loss of one broker, and then accepts
 /// records. Two partitions of each internal topic lie on each broker.
 const IN_CLUSTER: &str = "\
 default.replication.factor=3

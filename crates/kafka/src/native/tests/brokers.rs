@@ -37,7 +37,7 @@ const NOT_LEADER: i16 = 6;
 const TOPIC_AUTHORIZATION_FAILED: i16 = 29;
 const NOT_CONTROLLER: i16 = 41;
 
-/// What a broker answers.
+/// The answers of a broker.
 #[derive(Clone, Copy)]
 struct Script {
     controller: i32,
