@@ -289,7 +289,7 @@ file.close()";
 
 #[test]
 fn everything_that_fio_writes_arrives() {
-    let rig = Rig::writing("format: raw", "", "size_max: 256MiB, sync: 1s");
+    let rig = Rig::writing("format: raw", "cr: keep", "size_max: 256MiB, sync: 1s");
     let truth = rig.directory.path().join("truth");
     fs::create_dir(&truth).unwrap();
     // fio writes random bytes in pieces of random sizes. The bytes and the sizes are the same for both directories.
