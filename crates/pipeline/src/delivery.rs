@@ -43,6 +43,7 @@ struct Count {
     /// The claims of durable channels, or [`WITHDRAWN`].
     claims: AtomicI32,
     awaited: bool,
+    alone: bool,
     size: Size,
     sent: Instant,
     tally: Arc<Tally>,
@@ -95,7 +96,15 @@ pub fn receipt(awaited: bool, records: u64, tally: impl Into<Arc<Tally>>) -> (To
 
 /// Like [`receipt`], and also counts bytes.
 pub fn sized(awaited: bool, size: Size, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
-    let tally = tally.into();
+    counted((awaited, false), size, tally.into())
+}
+
+/// Like [`sized`], for a sender that sends nothing else of the same flow until it has the answer.
+pub fn alone(awaited: bool, size: Size, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
+    counted((awaited, true), size, tally.into())
+}
+
+fn counted((awaited, alone): (bool, bool), size: Size, tally: Arc<Tally>) -> (Token, Receipt) {
     tally.pending.add(size.records);
     tally.pending_bytes.add(size.bytes);
     let count = Arc::new(Count {
@@ -103,6 +112,7 @@ pub fn sized(awaited: bool, size: Size, tally: impl Into<Arc<Tally>>) -> (Token,
         failed: AtomicBool::new(false),
         claims: AtomicI32::new(0),
         awaited,
+        alone,
         size,
         sent: Instant::now(),
         tally,
@@ -138,6 +148,12 @@ impl Token {
         if let Some(count) = &self.0 {
             count.claims.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    /// Whether the sender sends nothing else of the same flow until it has the answer. A channel that can keep the batch at once
+    /// should do so.
+    pub fn is_alone(&self) -> bool {
+        self.0.as_ref().is_some_and(|count| count.alone)
     }
 
     /// Whether a peer waits for the answer.

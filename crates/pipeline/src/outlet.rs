@@ -275,12 +275,12 @@ impl Outlet {
     }
 
     /// Like [`Outlet::send`], but a caller that stops waiting withdraws the batch: its sender has not been told that the batch is
-    /// accepted, so the batch does not count as dropped.
+    /// accepted, so the batch does not count as dropped. The caller sends nothing else of the same flow until it has the answer.
     pub async fn offer(&self, batch: Batch, awaited: bool) -> Receipt {
         let wires = self.wires();
         let batches = vec![batch];
         let size = self.note_sent(&wires, &batches);
-        let (token, receipt) = delivery::sized(awaited, size, self.0.tally.clone());
+        let (token, receipt) = delivery::alone(awaited, size, self.0.tally.clone());
         let mut delivering = pin!(self.deliver(&wires, batches, token));
         // Dropped before `delivering`, which holds the token.
         let mut offer = Offer {

@@ -39,6 +39,7 @@ use loss_report::LossReport;
 use options::Config;
 use queue::{Queue, Request};
 use reader::DiskReader;
+use writer::{Shared, keep_now};
 
 /// The entry in the list of channels.
 pub const COMPONENT: Component = Component {
@@ -120,13 +121,16 @@ fn open(
     }
     log.note_unread();
     log.count_unclaimed(consumers);
+    let id = u128::from_be_bytes(log.id().0);
+    let parts = (disk, Arc::clone(&queue), missing.clone());
+    let (writer, finished) = writer::start(log, parts, context, consumers)?;
     let channel = DiskChannel {
-        queue: Arc::clone(&queue),
+        queue,
+        writer,
         watch,
-        _missing: missing.clone(),
-        id: u128::from_be_bytes(log.id().0),
+        _missing: missing,
+        id,
     };
-    let finished = writer::start(log, (disk, queue, missing), context, consumers)?;
     Ok(Opened {
         channel: Arc::new(channel),
         readers,
@@ -137,6 +141,7 @@ fn open(
 /// The channel as producers see it.
 struct DiskChannel {
     queue: Arc<Queue>,
+    writer: Arc<Shared>,
     watch: Watch,
     /// Never read. The condition that the report has raised lasts as long as this reference is held.
     _missing: Arc<LossReport>,
@@ -145,7 +150,15 @@ struct DiskChannel {
 
 impl Channel for DiskChannel {
     fn put(&self, group: Group) -> BoxFuture<'_, ()> {
-        Box::pin(self.queue.put(group))
+        Box::pin(async move {
+            let left = match group.token.is_alone() {
+                true => keep_now(&self.writer, &self.queue, group),
+                false => Some(group),
+            };
+            if let Some(group) = left {
+                self.queue.put(group).await;
+            }
+        })
     }
 
     fn note(&self, note: Note) {

@@ -75,6 +75,8 @@ struct Waiting {
     /// Whether the writer must wake: a consumer has settled a batch, or a request has arrived.
     poked: bool,
     requests: Vec<Request>,
+    /// Whether the writer works on entries that it has removed.
+    is_working: bool,
     /// `None` while the writer runs. `Ok`: it has kept everything and ended. `Err`: it has stopped with this error.
     ended: Option<Result<(), String>>,
 }
@@ -227,6 +229,7 @@ impl Queue {
     /// settled a batch, a request has arrived, the queue is closed, or `wait` is over.
     pub(super) fn next_work(&self, bytes_max: usize, wait: Duration) -> Work {
         let mut waiting = self.lock();
+        waiting.is_working = false;
         if waiting.entries.is_empty() && !waiting.closed && !waiting.poked {
             (waiting, _) = self
                 .ready
@@ -242,6 +245,7 @@ impl Queue {
             entries.push(entry);
         }
         waiting.poked = false;
+        waiting.is_working = true;
         let work = Work {
             entries,
             closed: waiting.closed && waiting.entries.is_empty(),
@@ -249,6 +253,13 @@ impl Queue {
         drop(waiting);
         self.room.add_permits(freed);
         work
+    }
+
+    /// Whether the writer waits for work and there is none.
+    pub(super) fn is_idle(&self) -> bool {
+        let waiting = self.lock();
+        let is_ending = waiting.closed || waiting.given_up || waiting.ended.is_some();
+        waiting.entries.is_empty() && !waiting.is_working && !is_ending
     }
 
     /// Waits until a consumer has settled a batch or a request has arrived, at most for `wait`. New entries stay in the queue.

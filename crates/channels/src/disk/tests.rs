@@ -467,6 +467,66 @@ fn a_group_that_is_withdrawn_while_the_channel_is_full_is_not_kept() {
     assert!(used > 0 && used < 1 << 20 && limit == 16 << 20, "{used}");
 }
 
+/// Puts a batch of a sender that waits for the answer. Returns whether it was kept at once.
+fn put_alone(channel: &Arc<dyn Channel>, text: &str) -> bool {
+    let size = delivery::Size::default();
+    let (token, receipt) = delivery::alone(true, size, Meter::default());
+    run(channel.put(Group::new(vec![batch(text, Vec::new())], token)));
+    let is_kept = receipt.try_outcome().is_some();
+    assert_eq!(run(receipt), Ok(()));
+    is_kept
+}
+
+#[test]
+fn groups_of_senders_that_wait_are_kept_on_their_threads_and_stay_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(Arc::new(HostDisk), &directory.path().join("buffer"));
+    // With `sync: batch` the thread of a source never syncs.
+    let opened = fixture.open(r#"{"size_max": "8MiB", "sync": "batch"}"#);
+    assert!(!(0..20).any(|_| put_alone(&opened.channel, "synced\n")));
+    opened.channel.close();
+    run(opened.finished).unwrap();
+    drop((opened.channel, opened.readers));
+    let opened = fixture.open(r#"{"size_max": "64MiB", "sync": "100ms"}"#);
+    const PUTS: usize = 2000;
+    let mut now = 0;
+    thread::scope(|scope| {
+        let channel = &opened.channel;
+        let writers: Vec<_> = (0..3)
+            .map(|writer| {
+                scope.spawn(move || {
+                    let put = |n: usize| put_alone(channel, &format!("{writer} {n}\n"));
+                    (0..PUTS).filter(|n| put(*n)).count()
+                })
+            })
+            .collect();
+        // Another source does not wait for answers.
+        let others = (0..PUTS).map(|n| put(channel, batch(&format!("3 {n}\n"), Vec::new())));
+        let receipts: Vec<_> = others.collect();
+        assert!(receipts.into_iter().all(|receipt| run(receipt).is_ok()));
+        now = writers.into_iter().map(|it| it.join().unwrap()).sum();
+    });
+    assert!(now > PUTS / 10, "only {now} were kept at once");
+    assert!((0..100).any(|_| put_alone(&opened.channel, "4 0\n")));
+    opened.channel.close();
+    run(opened.finished).unwrap();
+    drop((opened.channel, opened.readers));
+    let mut opened = fixture.open("{}");
+    opened.readers[0].resume(None).unwrap();
+    let mut next_of = [0; 4];
+    while next_of != [PUTS; 4] {
+        let delivered = next(&mut opened.readers[0]).unwrap().unwrap();
+        for line in std::str::from_utf8(&delivered.batch.body).unwrap().lines() {
+            let Some((writer, number)) = line.split_once(' ') else {
+                continue;
+            };
+            let writer: usize = writer.parse().unwrap();
+            assert_eq!(number, next_of[writer].to_string());
+            next_of[writer] += 1;
+        }
+    }
+}
+
 /// Chunk `number`, of half a MiB, as `connection` sends it.
 fn numbered(number: u64, connection: u64) -> Batch {
     let text = format!("{number:015}\n").repeat(32 << 10);

@@ -84,6 +84,11 @@ impl Unkept {
         }
     }
 
+    /// Whether there is no such group.
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
     /// Drops all groups, which fails their receipts.
     pub(super) fn clear(&mut self) {
         self.groups.clear();

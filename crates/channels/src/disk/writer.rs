@@ -7,7 +7,7 @@
 //! the cost of a sync. With little traffic, no group is delayed. A token is settled when its group is kept, and never before.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Wake, Waker},
     thread,
     time::{Duration, Instant},
@@ -48,7 +48,16 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A channel is reported as full only after this time, because under load a channel is often full for a short time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-struct Writer {
+/// A group up to this size, in bytes, may be kept on the thread of its source.
+const NOW_BYTES_MAX: usize = 64 << 10;
+
+/// Resolves when the writer has ended.
+pub(super) type Finished = BoxFuture<'static, Result<(), Failure>>;
+
+/// The writer; `None` once it is closed. Its thread holds the lock while it works, but not while it waits for work.
+pub(super) type Shared = Mutex<Option<Writer>>;
+
+pub(super) struct Writer {
     log: Log,
     clock: KeepClock,
     queue: Arc<Queue>,
@@ -79,13 +88,13 @@ struct Writer {
     missing: Arc<LossReport>,
 }
 
-/// Starts the thread. The future completes when everything in the queue is kept and the log is closed.
+/// Starts the thread. Returns the writer, and a future. The future completes when everything in the queue is kept and the log is closed.
 pub(super) fn start(
     log: Log,
     (disk, queue, missing): (Arc<dyn Disk>, Arc<Queue>, Arc<LossReport>),
     context: ChannelContext,
     consumers: &[Consumer],
-) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
+) -> Result<(Arc<Shared>, Finished), Failure> {
     let writer = Writer {
         clock: KeepClock::new(log.keep_time(), Time::now()),
         gauges: Gauges::new(&context, &log, disk.clone()),
@@ -110,28 +119,35 @@ pub(super) fn start(
         context,
     };
     let name = format!("keep {}", writer.context.name);
+    let (watch, unkept) = (writer.log.watch(), writer.unkept.clone());
+    let shared = Arc::new(Mutex::new(Some(writer)));
+    let writer = Arc::clone(&shared);
     let (done, finished) = oneshot::channel();
     thread::Builder::new()
         .name(name)
         .spawn(move || {
             let mut end = EndGuard {
                 result: Err("the writer of the channel has panicked".to_owned()),
-                watch: writer.log.watch(),
-                unkept: writer.unkept.clone(),
-                queue,
+                watch,
+                unkept,
+                queue: Arc::clone(&queue),
+                writer: Arc::clone(&writer),
             };
-            let result = writer.run();
+            let Some(result) = run(&writer, &queue) else {
+                return;
+            };
             end.result = result.as_ref().map(|_| ()).map_err(ToString::to_string);
             drop(end);
             // The receiver may be gone.
             let _ = done.send(result.map_err(failure));
         })
         .map_err(|error| Failure::us(format!("no thread for the channel: {error}")))?;
-    Ok(Box::pin(async move {
+    let finished = Box::pin(async move {
         finished
             .await
             .unwrap_or_else(|_| Err(Failure::us("the writer of the channel has panicked")))
-    }))
+    });
+    Ok((shared, finished))
 }
 
 /// Tells producers and readers that the writer has ended, even if it panics.
@@ -140,57 +156,103 @@ struct EndGuard {
     watch: Watch,
     unkept: Meter,
     queue: Arc<Queue>,
+    writer: Arc<Shared>,
 }
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
+        // Closes the log, unless that is done already.
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        drop({ writer }.take());
         self.unkept.set(0);
         self.queue.end(std::mem::replace(&mut self.result, Ok(())));
         self.watch.wake_readers();
     }
 }
 
+/// Runs the writer's thread. `None`: the writer has panicked on the thread of a source.
+fn run(shared: &Shared, queue: &Arc<Queue>) -> Option<Result<(), Error>> {
+    let waker = Waker::from(Arc::clone(queue));
+    let mut idle = Duration::ZERO;
+    loop {
+        // While the thread waits here, sources may use the writer ([`keep_now`]).
+        let work = queue.next_work(COMMIT_BYTES, idle);
+        let mut slot = shared.lock().ok()?;
+        let writer = slot.as_mut()?;
+        match writer.work(work) {
+            Ok(true) => idle = writer.rest(&waker),
+            Ok(false) => return slot.take().map(Writer::close),
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}
+
+/// Keeps a small group on the thread of its source, if the writer waits for work and can keep the group at once. This saves two
+/// switches between threads. Otherwise returns the group. Call this only for a group whose flow has no other group in the queue.
+pub(super) fn keep_now(shared: &Shared, queue: &Arc<Queue>, group: Group) -> Option<Group> {
+    let Ok(mut slot) = shared.try_lock() else {
+        return Some(group);
+    };
+    match slot.as_mut() {
+        Some(writer) if writer.can_keep_now(&group, queue) => writer.keep_now(group),
+        _ => return Some(group),
+    }
+    None
+}
+
 impl Writer {
-    fn run(mut self) -> Result<(), Error> {
-        let waker = Waker::from(Arc::clone(&self.queue));
-        self.measure();
-        loop {
-            let work = self.next_work(&waker);
-            self.wait_for_directory(work.closed)?;
-            let mut syncs = Vec::new();
-            for entry in work.entries {
-                match entry {
-                    Entry::Group(group) => self.append(group)?,
-                    Entry::Note(Note::ConnectionClosed(id)) => self.log.close_connection(id, true),
-                    Entry::Note(Note::ConnectionBroken(id)) => self.log.close_connection(id, false),
-                    Entry::Sync(token) => syncs.push(token),
-                }
-            }
-            if !self.keep()? {
-                return self.close();
-            }
-            self.sync(syncs)?;
-            self.maker.step(&mut self.log);
-            self.measure();
-            if work.closed {
-                return self.close();
-            }
+    fn can_keep_now(&self, group: &Group, queue: &Queue) -> bool {
+        let bytes = group.len();
+        bytes <= NOW_BYTES_MAX
+            && self.waiting.is_empty()
+            && queue.is_idle()
+            && self.log.can_keep_now(bytes as u64, self.clock.now())
+    }
+
+    fn keep_now(&mut self, group: Group) {
+        let was_unsynced = self.log.is_unsynced();
+        let kept = self.append(group).and_then(|()| self.commit());
+        self.settle();
+        // The thread of the writer handles failures, and syncs in time.
+        if kept.is_err() || !was_unsynced {
+            Arc::clone(&self.queue).wake();
         }
     }
 
-    /// Waits for work. Before that, updates `busy`: adds the time since the previous work arrived, minus the time spent waiting for space.
-    fn next_work(&mut self, waker: &Waker) -> Work {
+    /// Does a piece of work. Returns false if there will be no more.
+    fn work(&mut self, work: Work) -> Result<bool, Error> {
+        let groups = work.entries.iter();
+        let groups = groups.filter(|entry| matches!(entry, Entry::Group(_)));
+        self.unkept.set(groups.count() as u64);
+        (self.began, self.waited) = (Instant::now(), Duration::ZERO);
+        self.wait_for_directory(work.closed)?;
+        let mut syncs = Vec::new();
+        for entry in work.entries {
+            match entry {
+                Entry::Group(group) => self.append(group)?,
+                Entry::Note(Note::ConnectionClosed(id)) => self.log.close_connection(id, true),
+                Entry::Note(Note::ConnectionBroken(id)) => self.log.close_connection(id, false),
+                Entry::Sync(token) => syncs.push(token),
+            }
+        }
+        if !self.keep()? {
+            return Ok(false);
+        }
+        self.sync(syncs)?;
+        self.maker.step(&mut self.log);
+        self.measure();
+        Ok(!work.closed)
+    }
+
+    /// Prepares to wait for work: updates `busy` (adds the time since the last work arrived, minus the time spent waiting for space).
+    /// Returns how long to wait.
+    fn rest(&mut self, waker: &Waker) -> Duration {
         let busy = self.began.elapsed().saturating_sub(self.waited);
         self.busy
             .add(u64::try_from(busy.as_micros()).unwrap_or(u64::MAX));
         self.unkept.set(0);
         self.log.wake_on_settle(waker.clone());
-        let work = self.queue.next_work(COMMIT_BYTES, self.idle_time());
-        let groups = work.entries.iter();
-        let groups = groups.filter(|entry| matches!(entry, Entry::Group(_)));
-        self.unkept.set(groups.count() as u64);
-        (self.began, self.waited) = (Instant::now(), Duration::ZERO);
-        work
+        self.idle_time()
     }
 
     /// How long to wait for work.

@@ -104,10 +104,13 @@ use record::ChannelRecord;
 use repeats::Repeats;
 use segment_writer::SegmentWriter;
 use sift::Sifter;
-use staging::Staging;
+use staging::{GroupSize, Staging};
 use window::seconds;
 
-/// The writer of one channel. One thread owns it.
+/// A generous size of the head of a frame: its tag, values and origins.
+const HEAD_BYTES: u64 = 16 << 10;
+
+/// The writer of one channel. One thread at a time uses it.
 pub struct Log {
     directory: LogDirectory,
     options: Options,
@@ -168,6 +171,22 @@ impl Log {
         self.health.check()?;
         let done = self.try_commit(now);
         self.health.stop_on(done)
+    }
+
+    /// Whether a group of about `bytes` bytes can be kept at once: nothing else is staged, the open segment has space for the group,
+    /// and neither an answer nor the time requires a sync.
+    pub fn can_keep_now(&self, bytes: u64, now: Time) -> bool {
+        let group = GroupSize {
+            bytes: bytes + HEAD_BYTES,
+            ids: 0,
+        };
+        self.options.sync != Sync::Batch
+            && self.staging.is_empty()
+            && !self.staging.has_unpublished()
+            && self.sync_due().is_none_or(|due| due > now)
+            && self.writer.fits(group, self.files.len() + 1)
+            && self.health.check().is_ok()
+            && self.check_place().is_ok()
     }
 
     fn try_commit(&mut self, now: Time) -> Result<(), Error> {
