@@ -151,12 +151,17 @@ fn a_write_waits_for_space_for_as_long_as_when_full_says() {
         let rig = Rig::new(downstream, r#", "when_full": { "block": "2s" }"#);
         let mut file = rig.append("f");
         file.write_all(b"kept\n").unwrap();
+        let before = fs::metadata(rig.path("f")).unwrap();
         rig.downstream.set_full(true);
         let began = Instant::now();
         let refused = file.write_all(b"refused\n").unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
         let waited = began.elapsed();
         assert!((2..8).contains(&waited.as_secs()), "{waited:?}");
+        // The refused write does not count.
+        let after = fs::metadata(rig.path("f")).unwrap();
+        assert_eq!(after.len(), 5);
+        assert_eq!(after.modified().unwrap(), before.modified().unwrap());
         assert_eq!(rig.running.as_ref().unwrap().meter("writes_refused"), 1);
         // There is space again in time.
         let full = rig.downstream.clone();
