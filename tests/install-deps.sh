@@ -22,6 +22,7 @@ need journalctl systemd
 [ -x /lib/systemd/systemd-journal-remote ] || packages+=(systemd-journal-remote)
 need fusermount3 fuse3
 need fio fio
+need stress-ng stress-ng
 need setpriv util-linux
 need javac default-jdk-headless
 need openssl openssl
@@ -57,9 +58,10 @@ if [ ${#packages[@]} -gt 0 ]; then
 	DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
-# Built once into the user's cache: cargo-deny checks deny.toml (licences, banned crates, sources), cargo-fuzz runs fuzz/.
+# Built once into the user's cache: cargo-deny checks deny.toml (licences, banned crates, sources), cargo-fuzz runs fuzz/, fsx and
+# pjdfstest exercise the mounted directory.
 tools="${XDG_CACHE_HOME:-$HOME/.cache}/millstream/tools"
-for tool in cargo-deny@0.20.2 cargo-fuzz@0.13.2; do
+for tool in cargo-deny@0.20.2 cargo-fuzz@0.13.2 fsx@0.3.2 pjdfstest@0.2.2; do
 	[ -x "$tools/bin/${tool%@*}" ] && continue
 	echo "building ${tool%@*}"
 	CARGO_TARGET_DIR="$tools/target" cargo install --quiet --locked --root "$tools" "$tool"
@@ -78,6 +80,11 @@ if [ ! -x "$into/syslog-ng/usr/sbin/syslog-ng" ]; then
 	mkdir -p "$into/syslog-ng"
 	(cd "$into/syslog-ng" && apt-get download -q syslog-ng-core && dpkg-deb -x syslog-ng-core_*.deb . && rm syslog-ng-core_*.deb)
 fi
+# nginx, unpacked: its package would start a server.
+if [ ! -x "$into/nginx/usr/sbin/nginx" ]; then
+	mkdir -p "$into/nginx"
+	(cd "$into/nginx" && apt-get download -q nginx nginx-common && for package in *.deb; do dpkg-deb -x "$package" .; done && rm ./*.deb)
+fi
 (cd "$into/python" && { [ -x venv/bin/python ] || python3 -m venv venv; } && venv/bin/pip install -q -r requirements.txt)
 # Prometheus, unpacked: its package would start a server.
 if [ ! -x "$into/prometheus/usr/bin/promtool" ]; then
@@ -89,8 +96,10 @@ fi
 for directory in node browser; do
 	(cd "$into/$directory" && npm ci --silent --no-audit --no-fund)
 done
-(cd "$into/go" && go build -o send .)
-(cd "$into/kafka" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars)
+(cd "$into/go" && go build -o send . && go build -o rotating ./rotate)
+for java in kafka logback; do
+	(cd "$into/$java" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars)
+done
 for java in java flume hdfs; do
 	(cd "$into/$java" && mvn -q -B -DskipTests package dependency:copy-dependencies)
 done

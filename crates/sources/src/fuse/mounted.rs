@@ -28,6 +28,7 @@ use super::{
 
 /// The bits of the flags of `open(2)` that select reading, writing or both.
 const ACCESS_MODE: u32 = 3;
+const WRITE_ONLY: u32 = 1;
 const TRUNCATE: u32 = 0o1_000;
 /// O_DSYNC, which O_SYNC includes: each write returns once its bytes are durable.
 const DSYNC: u32 = 0o10_000;
@@ -137,7 +138,7 @@ impl Mounted {
             // The interrupted request is not waiting yet or has ended. On EAGAIN the kernel repeats the interrupt if that request
             // is still unanswered.
             Operation::Interrupt { .. } => Err(Errno::AGAIN),
-            Operation::Open { flags } => self.open(header.node, flags),
+            Operation::Open { flags } => self.open(header, flags),
             Operation::Create { name, mode, flags } => self.create(header, name, mode, flags),
             operation => {
                 let space = || self.shipper.context.outlet.space();
@@ -146,8 +147,12 @@ impl Mounted {
         })
     }
 
-    fn open(&self, node: u64, flags: u32) -> Body {
-        Ok(fuse::opened(self.add(node, flags)?, OPENED))
+    fn open(&self, header: Header, flags: u32) -> Body {
+        if flags & ACCESS_MODE != WRITE_ONLY {
+            // Programs in Java write the first bytes of an archive before they read from the file that they have opened.
+            self.names.tree().was_read(header.node, header.thread);
+        }
+        Ok(fuse::opened(self.add(header.node, flags)?, OPENED))
     }
 
     fn create(&self, header: Header, name: &[u8], mode: u32, flags: u32) -> Body {
@@ -346,6 +351,8 @@ impl Mounted {
         let offset = tree.begin_write(node, write.offset, data.len() as u64, is_appended)?;
         drop(tree);
         if offset < size && is_shred(writer) {
+            // Its later writes may extend the file.
+            self.names.tree().judged(node, CopyState::Compressed)?;
             return Ok((WriteKind::Shred, offset, spill));
         }
         // Usually the state is known already.

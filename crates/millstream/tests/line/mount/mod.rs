@@ -2,6 +2,8 @@
 //!
 //! Mounting needs root or fusermount3 (package fuse3); `make deps` installs everything else.
 
+mod archives;
+mod exercised;
 mod joined;
 mod restarts;
 mod rotated;

@@ -1,7 +1,12 @@
 //! Debian's logrotate in the mount: a line that a rule masks is sent by no other rule, and nothing is sent twice.
 
 use std::{
-    fs, os::unix::fs::PermissionsExt, path::Path, process::Command, thread::sleep, time::Duration,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    thread::sleep,
+    time::Duration,
 };
 
 use super::{Rig, run};
@@ -13,13 +18,16 @@ const RULES: &str = "rules: [{ path: \"audit/*.log\", tag: audit, rewrite: [{ ma
 
 /// Rotates `log` (below the mount point) by `rules`.
 fn rotate(rig: &Rig, log: &str, rules: &str) {
+    let rules = format!("rotate 100\n  {rules}");
+    rotate_files(rig, &[rig.mount().join(log)], &rules);
+}
+
+/// Rotates files by `rules`.
+pub(super) fn rotate_files(rig: &Rig, logs: &[PathBuf], rules: &str) {
     let place = rig.directory.path();
     let config = place.join("rotate.conf");
-    let log = rig.mount().join(log);
-    let text = format!(
-        "{} {{\n  rotate 100\n  size 1\n  {rules}\n}}\n",
-        log.display()
-    );
+    let logs: Vec<_> = logs.iter().map(|log| log.display().to_string()).collect();
+    let text = format!("{} {{\n  size 1\n  {rules}\n}}\n", logs.join(" "));
     fs::write(&config, text).unwrap();
     // logrotate refuses configurations that other users may write.
     fs::set_permissions(&config, fs::Permissions::from_mode(0o644)).unwrap();

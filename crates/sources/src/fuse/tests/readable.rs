@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
+use rustix::io::Errno;
+
 use super::*;
 
 /// Runs a script in the mount.
@@ -104,6 +106,58 @@ fn beyond_the_bound_old_bytes_read_as_zeros_and_are_a_hole() {
         fs::metadata(rig.path("f")).unwrap().len(),
         data.len() as u64
     );
+}
+
+#[test]
+fn archives_that_are_begun_before_the_file_is_read_are_not_shipped() {
+    let rig = Rig::new(Downstream::durable(), "");
+    rig.append("app.log").write_all(b"one\n").unwrap();
+    // As Java does: the header is written when both files are open. The name does not extend that of the log.
+    let script = "
+log, archive = open(\"app.log\", \"rb\"), open(\"app.1.log.gz\", \"wb\", buffering=0)
+archive.write(b\"\\x1f\\x8b\\x08\\0\\0\\0\\0\\0\\0\\0\")
+archive.write(log.read())
+";
+    sh(
+        &rig,
+        &format!("python3 -c '{script}'; shred -u -n 1 app.log"),
+    );
+    assert_eq!(fs::read(rig.path("app.1.log.gz")).unwrap()[10..], *b"one\n");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(rig.lines(), ["one"]);
+    let copied = || rig.running.as_ref().unwrap().meter("copied_bytes");
+    assert!(copied() >= 14);
+}
+
+#[test]
+fn a_name_that_is_too_long_is_refused_with_the_reason() {
+    let rig = Rig::new(Downstream::durable(), "");
+    let long = rig.path(&"x".repeat(256));
+    let errors = [
+        fs::metadata(&long).err(),
+        fs::remove_file(&long).err(),
+        fs::write(&long, "x").err(),
+    ];
+    for error in errors {
+        assert_eq!(
+            error.unwrap().raw_os_error(),
+            Some(Errno::NAMETOOLONG.raw_os_error())
+        );
+    }
+}
+
+#[test]
+fn a_write_that_is_refused_after_a_while_does_not_count_in_the_size() {
+    let rig = Rig::new(Downstream::durable(), r#", "when_full": { "block": "1s" }"#);
+    let mut file = rig.append("f");
+    file.write_all(b"one\n").unwrap();
+    rig.downstream.set_full(true);
+    let refused = file.write_all(b"two\n").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+    assert_eq!(fs::metadata(rig.path("f")).unwrap().len(), 4);
+    rig.downstream.set_full(false);
+    file.write_all(b"three\n").unwrap();
+    assert_eq!(fs::read(rig.path("f")).unwrap(), b"one\nthree\n");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! written to it equal those of an original at the same offsets. The copy may leave out zeros (a hole). Its name must also be the name of the original, now or when it was made, with a suffix
 //! (`app.log.1` for `app.log`), and the writing process must have read the original recently. So two unrelated logs that begin with the same bytes
 //! do not count as copies. The bytes of a compressed copy differ from those of its original. So of a compressed copy, only the
-//! first bytes are checked: they show that the file is compressed.
+//! first bytes are checked: they show that the file is compressed. It may have any name.
 
 use std::{collections::VecDeque, os::unix::ffi::OsStrExt, sync::Arc};
 
@@ -124,22 +124,20 @@ impl RecentReads {
         data: &[u8],
         is_writer: impl Fn(u32) -> bool,
     ) -> Suspicion {
-        let reads = self.0.iter();
-        let mut originals = reads
-            .filter(|(other, thread)| extends(nodes, number, *other) && is_writer(*thread))
-            .map(|(other, _)| *other);
+        let mut reads = self.0.iter().filter(|(_, thread)| is_writer(*thread));
         // Some programs write the first two bytes of gzip alone.
         if is_compressed(data) || data == GZIP {
-            return Suspicion::None(match originals.next() {
-                Some(_) => CopyState::Compressed,
-                None => CopyState::NewCompressed,
+            // Logback and Log4j2 give an archive another name than a suffix makes: `app.1.log.gz` of
+            // `app.log`.
+            let is_copy = reads.any(|(other, _)| *other != number);
+            return Suspicion::None(match is_copy {
+                true => CopyState::Compressed,
+                false => CopyState::NewCompressed,
             });
         }
-        Suspicion::Begins(
-            originals
-                .filter_map(|other| original(nodes, other))
-                .collect(),
-        )
+        let originals = reads.filter(|(other, _)| extends(nodes, number, *other));
+        let originals = originals.filter_map(|(other, _)| original(nodes, *other));
+        Suspicion::Begins(originals.collect())
     }
 }
 

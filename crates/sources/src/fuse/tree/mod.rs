@@ -141,6 +141,9 @@ impl Tree {
 
     /// The number of the node with a name.
     pub(super) fn find(&self, directory: u64, name: &[u8]) -> Result<u64, Errno> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
         self.nodes.find(directory, OsStr::from_bytes(name))
     }
 

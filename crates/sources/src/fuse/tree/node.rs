@@ -43,7 +43,7 @@ pub(in crate::fuse) enum CopyState {
     Unknown,
     /// All bytes of the file are also in the file with this node number, at the same offsets.
     Of(u64),
-    /// The file is a compressed copy.
+    /// The file is a compressed copy, or is overwritten by `shred`.
     Compressed,
     /// The file is compressed and not a copy.
     NewCompressed,

@@ -269,6 +269,8 @@ fn a_copy_is_recognised_by_its_name_and_its_bytes_as_long_as_they_are_equal() {
             .collect::<Vec<_>>()
     };
     use WriteKind::{Compressed, CompressedBegins, Copy, CopyBegins, New};
+    let packed: &[(u64, &[u8])] = &[(0, b"\x1f\x8b\x08\0"), (4, b"any\n")];
+    assert_eq!(written("c.gz", 2, packed), [CompressedBegins, Compressed]);
     let whole: &[(u64, &[u8])] = &[(0, b"one\n"), (4, b"two\n")];
     assert_eq!(
         written("a.log.0", 2, whole),
@@ -284,7 +286,6 @@ fn a_copy_is_recognised_by_its_name_and_its_bytes_as_long_as_they_are_equal() {
     assert_eq!(written("a.log.4", 1, sparse), [CopyBegins, Copy], "a hole");
     let more: &[(u64, &[u8])] = &[(0, b"one\ntwo\n"), (8, b"three\n")];
     assert_eq!(written("a.log.3", 1, more), [CopyBegins, New]);
-    let packed: &[(u64, &[u8])] = &[(0, b"\x1f\x8b\x08\0"), (4, b"any\n")];
     assert_eq!(written("a.log.gz", 1, packed), [CopyBegins, Copy]);
-    assert_eq!(written("c.gz", 1, packed), [CompressedBegins, Compressed]);
+    assert_eq!(written("a.1.gz", 1, packed), [CopyBegins, Copy]);
 }
