@@ -22,7 +22,7 @@ use millstream_pipeline::{
     node::ChannelContext,
     report::Reporter,
 };
-use millstream_record::{Position, Time};
+use millstream_record::{Batch, Position, Time};
 use millstream_sys::disk::Disk;
 use tokio::sync::oneshot;
 
@@ -221,10 +221,7 @@ impl Writer {
 
     /// Does a piece of work. Returns false if there will be no more.
     fn work(&mut self, work: Work) -> Result<bool, Error> {
-        let groups = work.entries.iter();
-        let groups = groups.filter(|entry| matches!(entry, Entry::Group(_)));
-        self.unkept.set(groups.count() as u64);
-        (self.began, self.waited) = (Instant::now(), Duration::ZERO);
+        self.begin(&work);
         self.wait_for_directory(work.closed)?;
         let mut syncs = Vec::new();
         for entry in work.entries {
@@ -242,6 +239,23 @@ impl Writer {
         self.maker.step(&mut self.log);
         self.measure();
         Ok(!work.closed)
+    }
+
+    /// Updates the gauges of the work that begins.
+    fn begin(&mut self, work: &Work) {
+        let groups = work.entries.iter();
+        let groups = groups.filter(|entry| matches!(entry, Entry::Group(_)));
+        self.unkept.set(groups.count() as u64);
+        (self.began, self.waited) = (Instant::now(), Duration::ZERO);
+    }
+
+    /// Counts the batches of a group.
+    fn count(&self, batches: &[Batch]) {
+        let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
+        let bytes = batches.iter().map(|batch| batch.len() as u64).sum();
+        self.records.add(records);
+        self.bytes.add(bytes);
+        self.batches.add(batches.len() as u64);
     }
 
     /// Prepares to wait for work: updates `busy` (adds the time since the last work arrived, minus the time spent waiting for space).
@@ -290,11 +304,7 @@ impl Writer {
             return Ok(());
         }
         let may_leave = may_leave(&batches);
-        let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
-        let bytes = batches.iter().map(|batch| batch.len() as u64).sum();
-        self.records.add(records);
-        self.bytes.add(bytes);
-        self.batches.add(batches.len() as u64);
+        self.count(&batches);
         match self.log.append(batches, self.clock.now()) {
             Ok(seq) => self.waiting.push(seq, token, may_leave),
             // The token is dropped, which fails the receipt. The sender has to split the group.

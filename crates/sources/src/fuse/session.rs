@@ -189,17 +189,7 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
                 size,
                 flags,
             };
-            let begun = match mounted.begin_write(write, buffer) {
-                Ok(begun) => begun,
-                Err(error) => return reply.answer(Err::<[u8; 0], _>(error)),
-            };
-            run(mounted, async |mounted| {
-                let written = mounted.finish_write(begun).await;
-                answer(&mounted, reply, written.map(fuse::written));
-            })
-            .await;
-            // Lets a consumer on this thread take the batch while it is still in the CPU cache.
-            tokio::task::yield_now().await;
+            handle_write(mounted, write, reply, buffer).await;
         }
         Operation::Read { offset, size, .. } => {
             run(mounted, async move |mounted| {
@@ -234,6 +224,25 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
             None => reply.none(),
         },
     }
+}
+
+async fn handle_write(
+    mounted: &Arc<Mounted>,
+    write: Write,
+    reply: Reply,
+    buffer: &mut Option<Buffer>,
+) {
+    let begun = match mounted.begin_write(write, buffer) {
+        Ok(begun) => begun,
+        Err(error) => return reply.answer(Err::<[u8; 0], _>(error)),
+    };
+    run(mounted, async |mounted| {
+        let written = mounted.finish_write(begun).await;
+        answer(&mounted, reply, written.map(fuse::written));
+    })
+    .await;
+    // Lets a consumer on this thread take the batch while it is still in the CPU cache.
+    tokio::task::yield_now().await;
 }
 
 /// Answers a request that may have waited. If it failed because the mount is left to the next program, it gets no answer: the

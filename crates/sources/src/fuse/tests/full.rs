@@ -233,7 +233,7 @@ fn a_stop_answers_blocked_writers_immediately_and_loses_nothing_of_them() {
         let mut rig = Rig::new(downstream, "");
         let mut first = rig.append("first");
         first.write_all(b"kept\n").unwrap();
-        let answers = mpsc::channel();
+        let answers = mpsc::sync_channel(8);
         let blocks = |file: &File| {
             let (mut file, answer) = (file.try_clone().unwrap(), answers.0.clone());
             thread::spawn(move || answer.send(file.write_all(b"refused\n")).unwrap());
