@@ -210,10 +210,10 @@ impl Remembered {
     #[inline]
     fn read(&mut self, text: &[u8], zone: &TimeZone, now: Time) -> Option<Time> {
         for slot in &self.slots {
-            if let Some(nanos) = slot.nanos(text) {
-                if !self.format.yearless || is_surely_newest(slot.seconds, now) {
-                    return time(slot.seconds, nanos);
-                }
+            if let Some(nanos) = slot.nanos(text)
+                && (!self.format.yearless || is_surely_newest(slot.seconds, now))
+            {
+                return time(slot.seconds, nanos);
             }
         }
         self.anew(text, zone, now)
