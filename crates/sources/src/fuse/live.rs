@@ -212,7 +212,9 @@ impl Live {
         context.reporter.info("mounted", text);
         let (target, is_new) = (mount.target().to_owned(), kept.is_none());
         let of_mount = shipper.clone();
-        let _ = tokio::task::spawn_blocking(move || holders::mounted(&of_mount, &target, is_new));
+        drop(tokio::task::spawn_blocking(move || {
+            holders::mounted(&of_mount, &target, is_new)
+        }));
         let beside = Beside::start(shipper, left, below.clone(), stop);
         Ok(Self {
             mounted,

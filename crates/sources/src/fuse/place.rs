@@ -69,7 +69,7 @@ pub(super) fn obstacle(mount: &Path) -> Option<String> {
     let full = resolved(mount);
     let is = |path: &&str| full == Path::new(path);
     let is_in = |path: &&str| full.starts_with(path) && !full.starts_with(SHARED_MEMORY);
-    if !SYSTEM.iter().any(|path| is(&path)) && !SYSTEM_TREES.iter().any(|path| is_in(&path)) {
+    if !SYSTEM.iter().any(is) && !SYSTEM_TREES.iter().any(is_in) {
         return None;
     }
     Some(format!(

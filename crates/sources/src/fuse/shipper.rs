@@ -330,7 +330,7 @@ impl Shipper {
             let text = format!("{path} would lead back to the rule that makes this copy");
             return Err(io::Error::other(text));
         }
-        let file = OpenFile::of_copy(self, path, [above, &[rule.clone()]].concat());
+        let file = OpenFile::of_copy(self, path, [above, std::slice::from_ref(rule)].concat());
         file.write_copy(batch, patience).await?;
         // There is no unfinished line, because the text of a batch ends with a newline.
         if !rule.ships {

@@ -49,6 +49,10 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long a question may take that is asked while records may be waiting to be read.
 const ASK: Duration = Duration::from_millis(200);
 
+/// The offset of each partition that can be read now, and a batch without records for each partition
+/// whose offset in the channel must be set back.
+type Found = (Vec<(Partition, u64)>, Vec<PartitionBatch>);
+
 /// The reading thread.
 pub(super) struct Reader {
     config: Arc<Config>,
@@ -434,13 +438,8 @@ impl Reader {
             .await
     }
 
-    /// Finds where the waiting partitions begin. Returns the offset of each partition that can be
-    /// read now, and a batch without records for each partition whose offset in the channel must be
-    /// set back.
-    fn find(
-        &mut self,
-        consumer: &mut dyn Consumer,
-    ) -> Result<(Vec<(Partition, u64)>, Vec<PartitionBatch>), Error> {
+    /// Finds where the waiting partitions begin.
+    fn find(&mut self, consumer: &mut dyn Consumer) -> Result<Found, Error> {
         let (fixed, rule) = (self.config.partitions.is_some(), self.config.start);
         let (cluster, outlet) = (&self.cluster, &self.context.outlet);
         let known = |(partition, committed): &Place| Known {

@@ -61,6 +61,16 @@ fn wrong_options_are_refused_by_name() {
             "into",
             "inside another field",
         ),
+    ] {
+        let (seen, text) = refused(options);
+        assert_eq!(seen, option, "{options}");
+        assert!(text.contains(message), "{options}: {text}");
+    }
+}
+
+#[test]
+fn wrong_options_of_times_are_refused_by_name() {
+    for (options, option, message) in [
         (
             r#"{"as":"json","time":{"format":"%H:%M"}}"#,
             "time.format",
