@@ -66,6 +66,26 @@ impl Consumers {
         self.0.get_mut(name)
     }
 
+    /// The consumers without a reader.
+    pub(super) fn unread(&self) -> Vec<String> {
+        let unread = self
+            .iter()
+            .filter(|(_, consumer)| consumer.reader_at.is_none());
+        unread.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// All consumers with their settled positions.
+    pub(super) fn positions(&self) -> Vec<(String, Position)> {
+        let all = self.iter();
+        all.map(|(name, it)| (name.clone(), it.position)).collect()
+    }
+
+    /// Everything that was skipped for a consumer.
+    pub(super) fn skipped(&self, name: &str) -> Skipped {
+        let consumer = self.get(name);
+        consumer.map_or_else(Skipped::default, |consumer| consumer.skipped)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Consumer)> {
         self.0.iter()
     }

@@ -72,6 +72,12 @@ impl FileTable {
         self.staged.contains_key(file)
     }
 
+    /// Notes that frames with these origins are staged, and no others.
+    pub(super) fn restage<'a>(&mut self, origins: impl Iterator<Item = &'a FileOrigin>) {
+        self.clear_staged();
+        origins.for_each(|origin| self.stage(origin));
+    }
+
     /// Notes that no frame is staged any more.
     pub(super) fn clear_staged(&mut self) {
         self.staged.clear();

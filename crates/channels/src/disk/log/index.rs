@@ -195,6 +195,23 @@ impl Published {
         self.segments.since(self.segments.below(position))
     }
 
+    /// The receive time of the oldest frame that some consumer has not settled.
+    pub(super) fn oldest(&self) -> Option<Time> {
+        let (lowest, _) = self.consumers.range()?;
+        self.oldest_received(lowest)
+    }
+
+    /// The receive time of the oldest frame that the consumer has not settled, unless its reader has handed out frames that are
+    /// not settled.
+    pub(super) fn oldest_of(&self, name: &str) -> Option<Time> {
+        let consumer = self.consumers.get(name)?;
+        let has_taken = consumer.reader_at > Some(consumer.position);
+        match has_taken {
+            true => None,
+            false => self.oldest_received(consumer.position),
+        }
+    }
+
     /// Whether the consumer is further behind than its option `behind` allows.
     pub(super) fn is_too_far_behind(&self, consumer: &Consumer, now: Time) -> bool {
         let (position, behind) = (consumer.position, consumer.behind);

@@ -107,9 +107,6 @@ use sift::Sifter;
 use staging::{GroupSize, Staging};
 use window::seconds;
 
-/// A generous size of the head of a frame: its tag, values and origins.
-const HEAD_BYTES: u64 = 16 << 10;
-
 /// The writer of one channel. One thread at a time uses it.
 pub struct Log {
     directory: LogDirectory,
@@ -176,15 +173,13 @@ impl Log {
     /// Whether a group of about `bytes` bytes can be kept at once: nothing else is staged, the open segment has space for the group,
     /// and neither an answer nor the time requires a sync.
     pub fn can_keep_now(&self, bytes: u64, now: Time) -> bool {
-        let group = GroupSize {
-            bytes: bytes + HEAD_BYTES,
-            ids: 0,
-        };
         self.options.sync != Sync::Batch
             && self.staging.is_empty()
             && !self.staging.has_unpublished()
             && self.sync_due().is_none_or(|due| due > now)
-            && self.writer.fits(group, self.files.len() + 1)
+            && self
+                .writer
+                .fits(GroupSize::of_body(bytes), self.files.len() + 1)
             && self.health.check().is_ok()
             && self.check_place().is_ok()
     }
@@ -402,20 +397,12 @@ impl Log {
 
     /// The consumers that no sink reads for.
     pub fn unread(&self) -> impl Iterator<Item = String> {
-        let published = self.index.lock();
-        let consumers = published.consumers.iter();
-        let unread = consumers.filter(|(_, consumer)| consumer.reader_at.is_none());
-        let names: Vec<_> = unread.map(|(name, _)| name.clone()).collect();
-        names.into_iter()
+        self.index.lock().consumers.unread().into_iter()
     }
 
     /// All consumers with their settled positions.
     pub fn consumers(&self) -> Vec<(String, Position)> {
-        let published = self.index.lock();
-        let consumers = published.consumers.iter();
-        consumers
-            .map(|(name, consumer)| (name.clone(), consumer.position))
-            .collect()
+        self.index.lock().consumers.positions()
     }
 
     /// The number of attached readers.
@@ -431,37 +418,26 @@ impl Log {
     /// The receive time of the oldest batch that some consumer has not settled; approximate if the batch is no longer in memory. `None` if
     /// all batches are settled, or if there is no consumer.
     pub fn oldest(&self) -> Option<Time> {
-        let published = self.index.lock();
-        let (lowest, _) = published.consumers.range()?;
-        published.oldest_received(lowest)
+        self.index.lock().oldest()
     }
 
     /// The receive time of the oldest batch that this consumer has not settled; approximate if the batch is no longer in memory. `None` if
     /// there is no such batch. Also `None` if the consumer's reader has handed out batches that are not settled: the pipeline measures the
     /// exact age of these.
     pub fn oldest_of(&self, name: &str) -> Option<Time> {
-        let published = self.index.lock();
-        let consumer = published.consumers.get(name)?;
-        let has_taken = consumer.reader_at > Some(consumer.position);
-        match has_taken {
-            true => None,
-            false => published.oldest_received(consumer.position),
-        }
+        self.index.lock().oldest_of(name)
     }
 
     /// Everything that was skipped for a consumer since the start.
     pub fn skipped(&self, name: &str) -> Skipped {
-        let published = self.index.lock();
-        let consumer = published.consumers.get(name);
-        consumer.map_or_else(Skipped::default, |consumer| consumer.skipped)
+        self.index.lock().consumers.skipped(name)
     }
 
     /// Whether a consumer that skipped segments has caught up. The consumer must have settled a batch since the skip, or have no backlog.
     /// In addition, it must be at most half as far behind as its option `behind` and `size_max` (the limit of the whole channel) allow.
     pub fn has_caught_up(&self, name: &str, now: Time) -> bool {
-        let published = self.index.lock();
-        let consumer = published.consumers.get(name);
-        consumer.is_none_or(|each| published.has_caught_up(each, self.options.size_max, now))
+        let size_max = self.options.size_max;
+        self.index.lock().has_caught_up(name, size_max, now)
     }
 
     /// From now on, counts the kept records whose tag none of these consumers takes.
@@ -593,13 +569,8 @@ impl Log {
         for connection in &withdrawn.closed {
             self.repeats.window.put_back_closed(*connection);
         }
-        self.files.clear_staged();
-        for frame in self.staging.staged() {
-            frame
-                .files
-                .iter()
-                .for_each(|origin| self.files.stage(origin));
-        }
+        let origins = self.staging.staged().flat_map(|frame| &frame.files);
+        self.files.restage(origins);
         withdrawn
     }
 

@@ -43,6 +43,17 @@ pub(super) struct GroupSize {
     pub(super) ids: usize,
 }
 
+/// A generous size of the head of a frame: its tag, values and origins.
+const HEAD_BYTES: u64 = 16 << 10;
+
+impl GroupSize {
+    /// The largest usual size of a group of one batch without chunk ids, whose body has `bytes` bytes.
+    pub(super) fn of_body(bytes: u64) -> Self {
+        let bytes = bytes + HEAD_BYTES;
+        Self { bytes, ids: 0 }
+    }
+}
+
 /// The effects of dropping staged frames.
 #[derive(Default)]
 pub(super) struct Dropped {
