@@ -36,7 +36,7 @@ pub(crate) fn is_compressed(start: &[u8]) -> bool {
 }
 
 /// Whether a file whose first bytes are `start` is not a text: it has a NUL. NULs at the very start do not count. They are the
-/// hole that a rotation leaves in the file of a program that goes on at its old offset.
+/// hole that a rotation leaves in the file of a program that continues at its old offset.
 pub(crate) fn is_binary(start: &[u8]) -> bool {
     let text = start.iter().skip_while(|byte| **byte == 0);
     text.clone().any(|byte| *byte == 0)

@@ -448,7 +448,7 @@ fn metadata(of: &fs::Metadata) -> Metadata {
 const LINKS_MAX: usize = 40;
 
 /// The absolute path without symbolic links, `.` and `..`. Its last parts need not exist. Nothing below a mount of Millstream is
-/// looked up: while one program hands such a mount over to the next one, nobody answers.
+/// looked up: while one program hands such a mount over to the next one, no program answers.
 pub fn resolved(path: &Path) -> PathBuf {
     let mounts = crate::fuse::mounts();
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -457,7 +457,7 @@ pub fn resolved(path: &Path) -> PathBuf {
     let mut links = 0;
     while let Some(part) = left.pop() {
         match Path::new(&part).components().next() {
-            // What is resolved so far has no link in it, so its last part can be dropped.
+            // The path so far has no link in it, so its last part can be dropped.
             Some(Component::ParentDir) => drop(full.pop()),
             Some(Component::CurDir) => {}
             _ => full.push(part),

@@ -1,4 +1,4 @@
-//! Checks the directories that sources mount. Millstream answers every request to a mount itself, so none of its own files may be
+//! Checks the directories that sources mount. Millstream answers every request to a mount itself, so no file that it uses may be
 //! below one: it would wait for itself.
 
 use std::path::{Path, PathBuf};

@@ -17,7 +17,6 @@ use std::{
         unix::fs::{MetadataExt, PermissionsExt, chown},
     },
     path::{Component, Path, PathBuf},
-    sync::OnceLock,
 };
 
 use millstream_pipeline::failure::Failure;
@@ -25,8 +24,6 @@ use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags},
     io::Errno,
 };
-
-use super::given::Given;
 
 /// Directories that are nested deeper than this are not scanned.
 const DEPTH_MAX: usize = 64;
@@ -46,8 +43,6 @@ const TO_READ: OFlags = OFlags::NOFOLLOW
 pub(super) struct Below {
     directory: fs::File,
     device: u64,
-    /// Which of its files the source was given. Set before the source reads any.
-    given: OnceLock<Given>,
 }
 
 /// A directory that a scan found.
@@ -94,38 +89,19 @@ impl Below {
     pub(super) fn left_by(directory: OwnedFd) -> Self {
         let directory = fs::File::from(directory);
         let device = directory.metadata().map_or(0, |metadata| metadata.dev());
-        Self {
-            directory,
-            device,
-            given: OnceLock::new(),
-        }
+        Self { directory, device }
     }
 
     /// Opens the directory if it exists.
     pub(super) fn open(mount: &Path) -> io::Result<Self> {
         let directory = fs::File::open(mount)?;
         let device = directory.metadata()?.dev();
-        Ok(Self {
-            directory,
-            device,
-            given: OnceLock::new(),
-        })
+        Ok(Self { directory, device })
     }
 
     /// The path of the directory, which is that of the mount point.
     pub(super) fn full(&self) -> io::Result<PathBuf> {
         fs::read_link(magic(self.directory.as_fd()))
-    }
-
-    /// Sets which of its files the source was given.
-    pub(super) fn give(&self, given: Given) {
-        let _ = self.given.set(given);
-    }
-
-    /// Which of its files the source was given.
-    pub(super) fn given(&self) -> io::Result<&Given> {
-        let missing = || io::Error::other("it is not known which files are given");
-        self.given.get().ok_or_else(missing)
     }
 
     /// The metadata of the plain directory itself.

@@ -154,7 +154,7 @@ impl Followed {
     ) -> io::Result<Option<(Key, Self)>> {
         let metadata = below.file_metadata(path)?;
         let key = (metadata.dev(), metadata.ino());
-        let right = below.given()?.right(&metadata);
+        let right = shipper.given.right(&metadata);
         if followed.contains_key(&key) || right == Right::Leave(metadata.len()) {
             return Ok(None);
         }
@@ -237,11 +237,11 @@ impl Followed {
                 );
                 reporter.info("below", text);
             }
-            Right::Leave(_) => below.given()?.leave(&self.file.metadata()?, read)?,
+            Right::Leave(_) => shipper.given.leave(&self.file.metadata()?, read)?,
             Right::SetAside => {
                 let path = original(self.path.as_os_str().as_bytes());
                 let path = path.map_or(&*self.path, |path| Path::new(OsStr::from_bytes(path)));
-                let moved = below.given()?.set_aside(below, &self.path, path)?;
+                let moved = shipper.given.set_aside(below, &self.path, path)?;
                 if let Some(to) = moved {
                     let to = to.display();
                     let text = format_args!("shipped {name}: {read} bytes; it is now {to}");
@@ -249,7 +249,7 @@ impl Followed {
                     return Ok(());
                 }
                 below.rename(&self.path, path)?;
-                below.given()?.leave(&self.file.metadata()?, read)?;
+                shipper.given.leave(&self.file.metadata()?, read)?;
                 let text = format_args!(
                     "shipped {name}: {read} bytes; it stays below the mount, because no directory for adopted files is on its file \
                      system"
@@ -358,14 +358,14 @@ fn unfit(
             "its name is that of an editor's file, so it stays there and is not shipped (option `leave_out`)",
         );
     }
-    if is_compressed && shipper.options().skips_compressed {
-        return Some("it is compressed, so it stays there and is not shipped (option `leave_out`)");
-    }
     if is_compressed && open.stream().is_ok_and(|stream| stream.rule().filters()) {
         return Some(
             "it is compressed, so its rule cannot filter it: it stays there and is not shipped; while Millstream is stopped, \
              decompress it or remove it",
         );
+    }
+    if is_compressed && shipper.options().skips_compressed {
+        return Some("it is compressed, so it stays there and is not shipped (option `leave_out`)");
     }
     None
 }

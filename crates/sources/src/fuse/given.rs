@@ -1,10 +1,10 @@
-//! What the source was given: which of the files below the mount it may ship and remove. (A mount hides the plain directory at
+//! Decides which of the files below the mount the source may ship and remove. (A mount hides the plain directory at
 //! the mount point; the files in it are *below the mount*.)
 //!
 //! Files that programs write to the plain directory between two mounts are shipped and removed. A file that was there before the
-//! first mount was never given to Millstream. So the first start refuses such files, unless the configuration says what to do with
-//! them. What was found then is stored as a list in the source's directory before the mount is made. The list holds the identity
-//! of each file (inode and birth time) and its size. So every later start, after a crash, too, can tell these files from those
+//! first mount was never given to Millstream. So the first start refuses such files, unless the configuration says how to treat
+//! them. The files that were found then are stored as a list in the source's directory before the mount is made. The list
+//! holds the identity of each file (inode and birth time) and its size. So every later start, after a crash, too, can tell these files from those
 //! that were written between the mounts.
 
 use std::{
@@ -17,7 +17,7 @@ use std::{
     time::UNIX_EPOCH,
 };
 
-use millstream_pipeline::{failure::Failure, report::Reporter};
+use millstream_pipeline::{failure::Failure, node::SourceContext, report::Reporter};
 use millstream_state::{Fields, Format, WholeFile};
 use millstream_sys::disk::HostDisk;
 use rustix::io::Errno;
@@ -77,7 +77,7 @@ impl Key {
     }
 }
 
-/// What the source may do with a file.
+/// How the source may treat a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Right {
     /// It was written between two mounts: it is shipped and removed.
@@ -249,17 +249,17 @@ impl fmt::Debug for Given {
 }
 
 impl Given {
-    /// Reads the list, or makes it if this is the first start. The list is durable when this returns. `full`: the canonical path
-    /// of the mount point. `directory`: the source's directory.
+    /// Reads the list, or makes it if this is the first start. The list is durable when this returns.
     pub(super) fn open(
         below: &Below,
-        full: &Path,
-        directory: &Path,
         existing: Existing,
-        reporter: &Reporter,
+        context: &SourceContext,
     ) -> Result<Self, Failure> {
-        let failed =
-            |error: io::Error| Failure::disk(format!("cannot read {}: {error}", full.display()));
+        let (directory, reporter) = (&*context.directory, &context.reporter);
+        let failed = |error: io::Error| {
+            Failure::disk(format!("cannot read the directory to mount: {error}"))
+        };
+        let full = &*below.full().map_err(failed)?;
         let mut file = list_file(directory);
         let of = (Key::of(&below.metadata().map_err(failed)?), full.to_owned());
         let stored = read(&file)?;
@@ -290,7 +290,7 @@ impl Given {
         })
     }
 
-    /// What the source may do with the file that has this metadata.
+    /// How the source may treat the file that has this metadata.
     pub(super) fn right(&self, metadata: &fs::Metadata) -> Right {
         match self.list().found.get(&Key::of(metadata)) {
             None => Right::Remove,

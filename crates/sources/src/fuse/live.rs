@@ -36,7 +36,6 @@ use super::{
     handover::{self, Taken, TakenState},
     holders,
     journal::Left,
-    mount::give,
     mounted::Mounted,
     namespace::Namespace,
     open_file::OpenFile,
@@ -163,10 +162,6 @@ impl Live {
             Start::New(parts) => (parts, None),
             Start::Taken(taken) => (taken.parts, Some(taken.kept)),
         };
-        if kept.is_some() {
-            let full = below.full().map_err(|error| failed(&error))?;
-            give(&below, &full, &options, context)?;
-        }
         let needed = kept.as_ref().map_or_else(Vec::new, TakenState::spilled);
         let (recent, restored) = open_recent(&options, context, &needed)?;
         let tree = match &mut kept {

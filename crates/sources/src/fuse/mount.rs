@@ -27,26 +27,9 @@ pub(super) fn open_below(
     if let Some(why) = place::obstacle(target).or_else(|| place::own_log(&full)) {
         return Err(Failure::config(why));
     }
-    give(&below, &full, options, context)?;
+    // Stores the list before a mount hides the files. `Shipper::open` reads it again.
+    Given::open(&below, options.existing, context)?;
     Ok(Arc::new(below))
-}
-
-/// Finds out which files below the mount the source was given. `full`: the canonical path of the mount point.
-pub(super) fn give(
-    below: &Below,
-    full: &Path,
-    options: &Options,
-    context: &SourceContext,
-) -> Result<(), Failure> {
-    let (directory, reporter) = (&context.directory, &context.reporter);
-    below.give(Given::open(
-        below,
-        full,
-        directory,
-        options.existing,
-        reporter,
-    )?);
-    Ok(())
 }
 
 fn full(target: &Path) -> Result<PathBuf, Failure> {

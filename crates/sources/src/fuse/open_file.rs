@@ -8,12 +8,15 @@
 //! unfinished line. Both survive SIGKILL. `fsync` syncs the channel and the journal. With a memory channel, a `write` is answered
 //! when the channel has space for it, and `fsync` waits until the sinks have settled everything.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use millstream_pipeline::{delivery::Receipt, threads::in_lane};
+use millstream_pipeline::{delivery::Receipt, node::LocalFuture, threads::in_lane};
 use millstream_record::Batch;
 use rustix::io::Errno;
 use tokio::sync::{OwnedMutexGuard, TryLockError};
@@ -29,7 +32,7 @@ use super::{
     rules::Rule,
     shipper::{Outcome, Shipper},
     stream::{Before, Stream},
-    tee::text,
+    tee::{Tee, text},
 };
 
 /// The exclusive right to change the unfinished bytes of an open file whose lines are joined.
@@ -286,8 +289,8 @@ impl Writing {
         if let Some(to) = copies.clone().filter(|(_, rule)| !rule.ships)
             && let Some(batch) = parcel.batch.take()
         {
-            // Nobody else gets the records, so the writer gets an error if the copy fails.
-            shipper.copy(to, &batch, above, patience).await?;
+            // No channel gets the records, so the writer gets an error if the copy fails.
+            copy_to(shipper, to, &batch, above, patience).await?;
             shipper.meters.only_copied.add(u64::from(batch.count));
         }
         let Some(batch) = parcel.batch.take() else {
@@ -308,7 +311,7 @@ impl Writing {
         if let Some((to, copy)) = copy {
             // The records are kept, so the writer gets no error.
             let patience = Patience::of_write(WhenFull::Block);
-            let _ = shipper.copy(to, &copy, above, patience).await;
+            let _ = copy_to(shipper, to, &copy, above, patience).await;
         }
         accepted
     }
@@ -363,4 +366,57 @@ impl Drop for Sent<'_> {
             self.writing.stream().rewind(before);
         }
     }
+}
+
+/// Copies a batch to the rule's `tee` and command. `above`: the rules whose copies led to this file. Returns an error if the `tee`
+/// could not be written. A failure is counted and logged.
+async fn copy_to(
+    shipper: &Arc<Shipper>,
+    (tee, rule): (Option<Arc<Tee>>, Arc<Rule>),
+    batch: &Batch,
+    above: &[Arc<Rule>],
+    patience: Patience,
+) -> Result<(), Errno> {
+    let written = match tee.as_deref() {
+        None => Ok(()),
+        Some(Tee::File(file)) => file.clone().write_in_background(batch.clone()).await,
+        Some(Tee::Inside(path)) => {
+            let copied: LocalFuture<'_, _> =
+                Box::pin(copy_inside(shipper, path, &rule, batch, above, patience));
+            copied.await
+        }
+    };
+    if let Err(error) = &written {
+        shipper.copy_failed(error);
+    }
+    if let Some(exec) = &rule.exec {
+        shipper.send_to(exec, batch).await;
+    }
+    written.map_err(|error| {
+        let number = error.raw_os_error();
+        number.map_or(Errno::IO, Errno::from_raw_os_error)
+    })
+}
+
+/// Treats a copy as if a program had written it to `path` in the mount.
+async fn copy_inside(
+    shipper: &Arc<Shipper>,
+    path: &str,
+    rule: &Arc<Rule>,
+    batch: &Batch,
+    above: &[Arc<Rule>],
+    patience: Patience,
+) -> io::Result<()> {
+    if above.iter().any(|other| Arc::ptr_eq(other, rule)) {
+        let text = format!("{path} would lead back to the rule that makes this copy");
+        return Err(io::Error::other(text));
+    }
+    let file = OpenFile::of_copy(shipper, path, [above, std::slice::from_ref(rule)].concat());
+    file.write_copy(batch, patience).await?;
+    // There is no unfinished line, because the text of a batch ends with a newline.
+    if !rule.ships {
+        // `fsync` does not wait for these records, so the write does.
+        file.land().await?;
+    }
+    Ok(())
 }

@@ -19,7 +19,7 @@ use millstream_pipeline::{
     delivery::{Receipt, Unsettled},
     failure::Failure,
     meters::Meter,
-    node::{LocalFuture, SourceContext},
+    node::SourceContext,
     outlet::Outlet,
 };
 use millstream_record::Batch;
@@ -29,9 +29,9 @@ use rustix::io::Errno;
 use super::{
     below::Below,
     config::{Options, WhenFull},
-    exec::Commands,
+    exec::{Commands, Exec},
+    given::Given,
     journal::{Journal, Left, Opened},
-    open_file::OpenFile,
     patience::Patience,
     rules::{Rule, inside},
     tee::{Tee, TeeFile},
@@ -97,6 +97,8 @@ pub(super) struct Shipper {
     pub durable: bool,
     pub unfinished: Arc<Unfinished>,
     pub meters: Meters,
+    /// Which files below the mount the source may take.
+    pub given: Given,
     commands: Commands,
     /// The canonical path of the mount point, and the one of the configuration.
     mounts: [PathBuf; 2],
@@ -141,9 +143,11 @@ impl Shipper {
             left_out: context.meters.counter("files_left_out"),
             left_out_bytes: context.meters.counter("left_out_bytes"),
         };
+        let given = Given::open(below, options.existing, &context)?;
         let absolute =
             std::path::absolute(&options.mount).unwrap_or_else(|_| options.mount.clone());
         let shipper = Self {
+            given,
             mounts: [below.full().unwrap_or_else(|_| absolute.clone()), absolute],
             durable,
             unfinished: Arc::new(Unfinished::new(
@@ -268,7 +272,7 @@ impl Shipper {
         self.context.reporter.info("left_out", text);
     }
 
-    /// What gets copies of the records of the file at `path`. `None` if the rule has no `tee`.
+    /// The target of the copies of the records of the file at `path`. `None` if the rule has no `tee`.
     pub(super) fn tee(&self, rule: &Rule, path: &str) -> Option<Arc<Tee>> {
         let tee = rule.tee.as_ref()?;
         let copy = tee.render(&self.context.name, path, &self.context.host);
@@ -279,64 +283,21 @@ impl Shipper {
         }))
     }
 
-    /// Copies a batch to the rule's `tee` and command. `above`: the rules whose copies led to this file. Returns an error if the
-    /// `tee` could not be written. A failure is counted and logged.
-    pub(super) async fn copy(
-        self: &Arc<Self>,
-        (tee, rule): (Option<Arc<Tee>>, Arc<Rule>),
-        batch: &Batch,
-        above: &[Arc<Rule>],
-        patience: Patience,
-    ) -> Result<(), Errno> {
-        let written = match tee.as_deref() {
-            None => Ok(()),
-            Some(Tee::File(file)) => file.clone().write_in_background(batch.clone()).await,
-            Some(Tee::Inside(path)) => {
-                let copied: LocalFuture<'_, _> =
-                    Box::pin(self.copy_inside(path, &rule, batch, above, patience));
-                copied.await
-            }
-        };
-        if let Err(error) = &written {
-            self.meters.copies_failed.add(1);
-            let text = format_args!("cannot write a copy: {error}");
-            self.context.reporter.error("tee", text);
-        }
-        if let Some(exec) = &rule.exec {
-            let names = |rule: &Arc<Rule>| rule.exec.as_ref() == Some(exec);
-            if self.options().rules.all().any(names) {
-                self.commands.send(exec, batch).await;
-            } else {
-                // A reload has ended the command since the write began.
-                self.meters.copies_failed.add(1);
-            }
-        }
-        written.map_err(|error| {
-            let number = error.raw_os_error();
-            number.map_or(Errno::IO, Errno::from_raw_os_error)
-        })
+    /// Counts and logs a copy that failed.
+    pub(super) fn copy_failed(&self, error: &io::Error) {
+        self.meters.copies_failed.add(1);
+        let text = format_args!("cannot write a copy: {error}");
+        self.context.reporter.error("tee", text);
     }
 
-    /// Treats a copy as if a program had written it to `path` in the mount.
-    async fn copy_inside(
-        self: &Arc<Self>,
-        path: &str,
-        rule: &Arc<Rule>,
-        batch: &Batch,
-        above: &[Arc<Rule>],
-        patience: Patience,
-    ) -> io::Result<()> {
-        if above.iter().any(|other| Arc::ptr_eq(other, rule)) {
-            let text = format!("{path} would lead back to the rule that makes this copy");
-            return Err(io::Error::other(text));
+    /// Copies a batch to a command.
+    pub(super) async fn send_to(&self, exec: &Exec, batch: &Batch) {
+        let names = |rule: &Arc<Rule>| rule.exec.as_ref() == Some(exec);
+        if self.options().rules.all().any(names) {
+            self.commands.send(exec, batch).await;
+        } else {
+            // A reload has ended the command since the write began.
+            self.meters.copies_failed.add(1);
         }
-        let file = OpenFile::of_copy(self, path, [above, std::slice::from_ref(rule)].concat());
-        file.write_copy(batch, patience).await?;
-        // There is no unfinished line, because the text of a batch ends with a newline.
-        if !rule.ships {
-            // `fsync` does not wait for these records, so the write does.
-            file.land().await?;
-        }
-        Ok(())
     }
 }

@@ -13,7 +13,7 @@ use jiff::tz::TimeZone;
 use millstream_record::{Batch, Encoding};
 use millstream_wire::format::{Format, Options};
 
-/// What gets the copies of one open file.
+/// The target of the copies of one open file.
 #[derive(Debug)]
 pub(super) enum Tee {
     File(Arc<TeeFile>),

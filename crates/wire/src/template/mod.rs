@@ -161,7 +161,7 @@ impl Unix {
     }
 }
 
-/// What is written of a value that is a path.
+/// The part of a value that is written, if the value is a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
     /// All of it. In a path, its directories stay directories.

@@ -272,7 +272,7 @@ const TIME_FORM: &str = "time:";
 /// The suffix of a value that is written as JSON.
 const JSON: &str = "json";
 
-/// What follows the name of a tag, a value or a field after a colon.
+/// The word after the colon behind the name of a tag, a value or a field.
 #[derive(Clone, Copy)]
 enum Form {
     Json,

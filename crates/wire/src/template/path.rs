@@ -44,7 +44,7 @@ pub(super) fn write_part(value: &[u8], out: &mut Vec<u8>) {
 const DIRS_BYTES_MAX: usize = 2048;
 
 /// Appends a value as a relative path. `write` writes each of its parts, so none leads upwards. Empty parts are left out. A value
-/// without parts becomes `_`. What follows after [`DIRS_BYTES_MAX`] is left out.
+/// without parts becomes `_`. Everything after [`DIRS_BYTES_MAX`] is left out.
 pub(super) fn write_dirs(value: &[u8], write: fn(&[u8], &mut Vec<u8>), out: &mut Vec<u8>) {
     let start = out.len();
     let parts = value.split(|byte| *byte == b'/');

@@ -1,4 +1,4 @@
-//! What rules do with records beside shipping them, and files that are not shipped.
+//! Rules that copy records, and files that are not shipped.
 
 use super::*;
 
