@@ -224,7 +224,11 @@ impl Published {
 
     /// Whether a consumer that skipped segments has caught up. The consumer must have settled a batch since the skip, or have no backlog.
     /// In addition, it must be at most half as far behind as its option `behind` and `size_max` (the limit of the whole channel) allow.
-    pub(super) fn has_caught_up(&self, consumer: &Consumer, size_max: u64, now: Time) -> bool {
+    /// True for a consumer that does not exist.
+    pub(super) fn has_caught_up(&self, name: &str, size_max: u64, now: Time) -> bool {
+        let Some(consumer) = self.consumers.get(name) else {
+            return true;
+        };
         let backlog = self.bytes_after(consumer.position);
         let size = match consumer.behind.size {
             0 => size_max,
