@@ -28,12 +28,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     below::Below,
     config::Options,
-    cutter::Mode,
     journal::Left,
     mounted::Mounted,
     open_file::OpenFile,
     recent::{Recent, Restored},
     shipper::Shipper,
+    stream::KeptWriting,
     tree::{KeptTree, Tree, keep, take_over},
 };
 
@@ -68,16 +68,6 @@ struct KeptFile {
     node: u64,
     /// `None` if the file is open for reading only.
     writing: Option<KeptWriting>,
-}
-
-/// The writing side of an open file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct KeptWriting {
-    /// The path at which the file was opened.
-    pub path: String,
-    /// The unfinished bytes.
-    pub tail: Vec<u8>,
-    pub mode: Mode,
 }
 
 /// A mount that an earlier program has left.

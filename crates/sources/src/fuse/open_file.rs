@@ -24,14 +24,13 @@ use tokio::sync::{OwnedMutexGuard, TryLockError};
 use super::{
     config::WhenFull,
     cutter::HEADROOM,
-    handover::KeptWriting,
     in_flight::InFlight,
     journal::Left,
     parcel::Parcel,
     patience::Patience,
     rules::Rule,
     shipper::{Outcome, Shipper},
-    stream::{Before, Stream},
+    stream::{Before, KeptWriting, Stream},
     tee::{Tee, text},
 };
 

@@ -14,11 +14,11 @@ use std::{ops::Range, sync::Arc, time::Instant};
 use millstream_pipeline::meters::Meter;
 use millstream_record::{Buffer, Values};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::{
     batcher::Batcher,
     cutter::{Cutter, CutterBefore, Cuttings, Mode, Records},
-    handover::KeptWriting,
     journal::Left,
     parcel::Parcel,
     rules::{Rule, values},
@@ -28,6 +28,16 @@ use super::{
     writers::Writers,
 };
 use crate::tagging::shown;
+
+/// The writing side of an open file, for the program that takes the mount over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct KeptWriting {
+    /// The path at which the file was opened.
+    pub path: String,
+    /// The unfinished bytes.
+    pub tail: Vec<u8>,
+    pub mode: Mode,
+}
 
 /// The stream of one open file.
 pub(super) struct Stream {
