@@ -31,7 +31,7 @@ static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets {
     kept: Vec::new(),
     named: Vec::new(),
     left: Vec::new(),
-    next: Next::Nobody,
+    next: Next::Nothing,
 });
 
 struct Sockets {
@@ -43,7 +43,7 @@ struct Sockets {
     kept: Vec<Arc<OwnedFd>>,
     /// Named descriptors that the process inherited and that no source has taken yet.
     named: Vec<Named>,
-    /// What sources have left to the next program.
+    /// The descriptors that sources have left to the next program.
     left: Vec<Left>,
     next: Next,
 }
@@ -54,18 +54,18 @@ pub type Named = (String, OwnedFd);
 /// The names of descriptors that a program leaves to the next one begin with this text.
 pub const NAMED: &str = "left.";
 
-/// Who gets what sources leave at a stop.
+/// The receiver of the descriptors that sources leave at a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nobody: a source must leave nothing.
-    Nobody,
+    /// There is none: a source must leave nothing.
+    Nothing,
     /// The program that replaces this one in the same process.
     Program,
     /// The service manager, which passes it to the next start of the service.
     Manager,
 }
 
-/// What a source leaves to the next program.
+/// The descriptors that a source leaves to the next program.
 struct Left {
     descriptors: Vec<Named>,
     /// Cleans up if no program follows.
@@ -170,7 +170,7 @@ pub fn take_named(prefix: &str) -> Vec<Named> {
     taken.into_iter().map(strip).collect()
 }
 
-/// Who gets what sources leave at a stop.
+/// The receiver of the descriptors that sources leave at a stop.
 pub fn next() -> Next {
     sockets().next
 }
@@ -188,8 +188,8 @@ pub fn leave(descriptors: Vec<Named>, abandon: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// Passes what sources have left to `store`, which returns whether it has stored them for the next start of the service. What it
-/// has not stored is abandoned.
+/// Passes the descriptors that sources have left to `store`, which returns whether it has stored them for the next start of the
+/// service. Descriptors that it has not stored are abandoned.
 pub fn store_left(mut store: impl FnMut(&[Named]) -> bool) {
     let left = std::mem::take(&mut sockets().left);
     for left in left {

@@ -79,7 +79,7 @@ impl Run {
         if handover::inherit() {
             child::adopt();
         }
-        // What was left belongs to this process alone from now on. If it dies, systemd must not pass it on again.
+        // The descriptors of the earlier program belong to this process alone from now on. If it dies, systemd must not pass it on again.
         systemd::unstore(&handover::names());
         if systemd::has_store() {
             handover::set_next(Next::Manager);

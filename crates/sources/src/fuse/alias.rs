@@ -5,7 +5,7 @@
 //! lock of the directory meanwhile, so every other program that lists or changes the directory hangs, too, and cannot be killed.
 //!
 //! So a lookup of such a file returns an alias: the number of the same node with another top byte. To the kernel it is another file,
-//! with a lock of its own. To the source it is the same node: [`node_of`] removes the alias from every request. The names of files
+//! with a separate lock. To the source it is the same node: [`node_of`] removes the alias from every request. The names of files
 //! are never cached by the kernel, so it looks a file up before each of these operations.
 
 /// The aliases of a node differ in the bits from this one on. Nodes are numbered from 1, and never reach it.

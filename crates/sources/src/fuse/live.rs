@@ -170,7 +170,7 @@ impl Live {
                 tree(&options, &below, recent.clone(), restored).map_err(|error| failed(&error))?
             }
         };
-        // The mount can outlive the source that begins here, so it has a stop of its own.
+        // The mount can outlive the source that begins here, so it has a separate stop.
         let (stopper, stop) = stop();
         let own = SourceContext {
             stop: stop.clone(),
@@ -246,7 +246,7 @@ impl Live {
             // Programs that open files before the service runs again, if it ever does, write to the plain directory. Files that
             // are open live on.
             Next::Manager => fuse::detach(&target).ok(),
-            Next::Program | Next::Nobody => None,
+            Next::Program | Next::Nothing => None,
         };
         mounted.shipper.freeze();
         let Self {

@@ -21,7 +21,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// For bytes that were acknowledged before: nobody waits for an answer, and they must not get lost.
+    /// For bytes that were acknowledged before: no program waits for an answer, and they must not get lost.
     pub(super) const ENDLESS: Self = Self {
         until: None,
         ends_at_stop: false,

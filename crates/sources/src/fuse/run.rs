@@ -61,7 +61,7 @@ pub(super) async fn run(
     }
     let mount = live.mounted.shipper.options().mount.clone();
     match handover::next() {
-        Next::Nobody => live.close(gone).await,
+        Next::Nothing => live.close(gone).await,
         _ if gone || !is_stopped => live.close(gone).await,
         // fusermount3 belongs to the service, which ends before the next start.
         Next::Manager if live.is_guarded() => live.close(false).await,

@@ -56,7 +56,7 @@ pub(super) struct Meters {
     pub left_out_bytes: Meter,
 }
 
-/// What became of a batch that was sent to a durable channel.
+/// The result of sending a batch to a durable channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Kept,
@@ -235,7 +235,7 @@ impl Shipper {
         Outcome::InDoubt(error)
     }
 
-    /// Waits until a stop has begun and a channel is full. What waits for such a channel would wait until the stop gives up.
+    /// Waits until a stop has begun and a channel is full. A write to such a channel would wait until the stop gives up.
     pub(super) async fn stopped_without_room(&self) {
         Patience::of_write(WhenFull::Block)
             .ended(&self.context.stop)

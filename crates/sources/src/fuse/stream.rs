@@ -42,7 +42,7 @@ pub(super) struct KeptWriting {
 /// The stream of one open file.
 pub(super) struct Stream {
     rule: Arc<Rule>,
-    /// What gets copies.
+    /// The receiver of copies.
     tee: Option<Arc<Tee>>,
     /// The number of changes of the options that the rule follows.
     changes: u64,
@@ -133,7 +133,7 @@ impl Stream {
         stream
     }
 
-    /// What the next program needs to continue this stream.
+    /// The state that the next program needs to continue this stream.
     pub(super) fn keep(&self) -> KeptWriting {
         KeptWriting {
             path: self.path().to_owned(),

@@ -106,8 +106,8 @@ pub fn attributes(of: &Attributes, seconds: u64) -> Vec<u8> {
     out
 }
 
-/// The answer to LOOKUP and to the operations that create a node. The kernel knows the node as `number`, and may cache the name and
-/// the attributes for so many seconds.
+/// The answer to LOOKUP and to the operations that create a node. The kernel knows the node as `number`, and may cache the name for
+/// `name_seconds` and the attributes for `seconds`.
 pub fn entry(of: &Attributes, number: u64, name_seconds: u64, seconds: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     put64(&mut out, &[number, 0, name_seconds, seconds, 0]);

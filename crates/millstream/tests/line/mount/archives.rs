@@ -1,5 +1,5 @@
 //! Archives in the mount are the same as those in a plain directory, byte for byte, and every line is shipped once: with each option
-//! of Debian's logrotate, with Debian's rotation of nginx, and with the logging libraries that rotate and compress by themselves.
+//! of Debian's logrotate, with Debian's rotation of nginx, and with the logging libraries that rotate and compress files.
 
 use std::{
     collections::BTreeMap,
@@ -128,7 +128,7 @@ fn logrotate_makes_the_same_archives_with_each_of_its_options() {
             }
             written.extend_from_slice(data.as_bytes());
             let logs = [&rig.mount(), &plain].map(|directory| directory.join("app.log"));
-            // With `nocreate` and the like, the next round makes the file.
+            // With `nocreate` and similar options, the next round makes the file.
             rotated::rotate_files(&rig, &logs, &format!("rotate 2\n  {options}"));
             assert_same(
                 &files(&rig.mount(), true),

@@ -27,7 +27,7 @@ fn tool(name: &str) -> Command {
     Command::new(cache.join("millstream/tools/bin").join(name))
 }
 
-/// What the exercisers write arrives, too, but is not of interest: only complete lines are shipped to a file.
+/// The data of the exercisers arrive, too, but are not of interest: only complete lines are shipped to a file.
 fn rig() -> Rig {
     Rig::new(
         "allow_other: true",
@@ -102,7 +102,7 @@ fn pjdfstest_fails_only_for_special_files_and_links() {
     // Other users have to reach the mount.
     fs::set_permissions(place, fs::Permissions::from_mode(0o755)).unwrap();
     let config = place.join("pjdfstest.toml");
-    let users = "[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"games\", \"games\"], [\"daemon\", \"daemon\"]]\n";
+    let users = "[dummy_auth]\nentries = [[\"mail\", \"mail\"], [\"games\", \"games\"], [\"daemon\", \"daemon\"]]\n";
     fs::write(&config, users).unwrap();
     let tests = rig.mount().join("tests");
     fs::create_dir(&tests).unwrap();

@@ -504,7 +504,7 @@ fn a_dead_mount_hangs_no_program_and_a_restart_replaces_it() {
     let mut arrived = rig.until_lines(3);
     arrived.sort();
     assert_eq!(arrived, ["before", "meanwhile", "unfinished"]);
-    // What was written in the mount is there again. What was written below it is shipped and gone.
+    // The files in the mount are there again. The files below it are shipped and gone.
     assert!(rig.mount().join("app/a.log").exists());
     assert_eq!(fs::read_dir(rig.mount().join("app")).unwrap().count(), 1);
 }

@@ -1,4 +1,4 @@
-//! The written data that can be read back. Each file of the mount has a *spill*: a file of its own with the data, in
+//! The written data that can be read back. Each file of the mount has a *spill*: a separate file with the data, in
 //! `data_dir/sources/NAME/recent`. Its name is the number of the node.
 //!
 //! A spill also holds the name of its file (`head.rs`). So after a restart, and after a crash, the files are in the mount again,

@@ -43,7 +43,7 @@ pub(in crate::fuse) struct Spill {
     used: AtomicU64,
     /// The offset up to which data were dropped to keep the bounds.
     dropped: AtomicU64,
-    /// Whether the file has no name any more. Its spill is deleted when nobody needs it.
+    /// Whether the file has no name any more. Its spill is deleted when it is no longer used.
     is_removed: AtomicBool,
     behind: Mutex<Behind>,
     /// Wakes those who wait until `behind` is empty.
@@ -116,7 +116,7 @@ impl Spill {
 
     // Writing.
 
-    /// Writes data. Whatever cannot be written reads as zeros.
+    /// Writes data. Bytes that cannot be written read as zeros.
     pub(in crate::fuse) fn write(&self, offset: u64, data: &[u8]) {
         self.flush();
         self.put(offset, data);

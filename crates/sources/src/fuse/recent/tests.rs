@@ -46,7 +46,7 @@ fn only_the_owner_may_look_at_the_spills() {
 }
 
 #[test]
-fn what_was_written_is_read_after_a_crash_and_a_removed_file_is_not() {
+fn written_data_are_read_after_a_crash_and_a_removed_file_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let (recent, _) = open_with(directory.path(), MIB, MIB);
     let spills = [16, 17, 18].map(|number| recent.spill(number));

@@ -1,4 +1,4 @@
-//! What was written can be read: files of any size, holes, and files of an earlier run.
+//! Written data can be read: files of any size, holes, and files of an earlier run.
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 

@@ -1,9 +1,9 @@
 //! Recognises copies of files within the mount. `logrotate` makes such copies with its options `copytruncate` and `compress`.
 //!
 //! The bytes of a copy were shipped when they were written to the original. A file counts as a copy while all bytes that are
-//! written to it equal those of an original at the same offsets. The copy may leave out zeros (a hole). Its name must also be the name of the original, now or when it was made, with a suffix
-//! (`app.log.1` for `app.log`), and the writing process must have read the original recently. So two unrelated logs that begin with the same bytes
-//! do not count as copies. The bytes of a compressed copy differ from those of its original. So of a compressed copy, only the
+//! written to it equal those of an original at the same offsets. The copy may leave out zeros (a hole). Its name must also be the name
+//! of the original, now or when it was made, with a suffix (`app.log.1` for `app.log`), and the writing process must have read the
+//! original recently. So two unrelated logs that begin with the same bytes do not count as copies. The bytes of a compressed copy differ from those of its original. So of a compressed copy, only the
 //! first bytes are checked: they show that the file is compressed. It may have any name.
 
 use std::{collections::VecDeque, os::unix::ffi::OsStrExt, sync::Arc};
@@ -36,11 +36,26 @@ pub(in crate::fuse) enum WriteKind {
     Compressed,
 }
 
+impl WriteKind {
+    /// The kind of a write after which the state of the file is `copy`. Before the write, it was `before`.
+    pub(super) fn of(copy: CopyState, before: CopyState) -> Self {
+        match copy {
+            CopyState::Unknown | CopyState::No => Self::New,
+            CopyState::Of(_) | CopyState::Compressed if before == CopyState::Unknown => {
+                Self::CopyBegins
+            }
+            CopyState::Of(_) | CopyState::Compressed => Self::Copy,
+            CopyState::NewCompressed if before == CopyState::Unknown => Self::CompressedBegins,
+            CopyState::NewCompressed => Self::Compressed,
+        }
+    }
+}
+
 /// The recent reads: for each one, the file and the thread that has read it. The latest read comes first.
 #[derive(Debug, Default)]
 pub(super) struct RecentReads(VecDeque<(u64, u32)>);
 
-/// What the tree knows about a write: whether it may be a part of a copy.
+/// The knowledge of the tree about a write: whether it may be a part of a copy.
 #[derive(Clone, Debug)]
 pub(in crate::fuse) enum Suspicion {
     /// The state of the file after the write is known.

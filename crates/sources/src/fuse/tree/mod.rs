@@ -94,7 +94,7 @@ impl Tree {
     ) -> Self {
         let root = Kind::Directory(Directory::default());
         Self {
-            nodes: Nodes::new(ROOT, node(owner, root, mode, who, now)),
+            nodes: Nodes::new(ROOT, Node::new(owner, root, mode, who, now)),
             owner,
             recent,
             reads: RecentReads::default(),
@@ -188,7 +188,7 @@ impl Tree {
         if self.nodes.len() >= NODES_MAX {
             self.forget_files();
         }
-        let mut node = node(self.owner, kind, mode, who, now);
+        let mut node = Node::new(self.owner, kind, mode, who, now);
         node.lookups = 1;
         if let Some(recent) = &self.recent
             && !node.is_directory()
@@ -533,19 +533,10 @@ impl Tree {
             return Err(Errno::BADF);
         };
         let before = std::mem::replace(&mut file.copy, copy);
-        Ok(match copy {
-            CopyState::Unknown | CopyState::No => WriteKind::New,
-            CopyState::Of(_) | CopyState::Compressed if before == CopyState::Unknown => {
-                WriteKind::CopyBegins
-            }
-            CopyState::Of(_) | CopyState::Compressed => WriteKind::Copy,
-            CopyState::NewCompressed if before == CopyState::Unknown => WriteKind::CompressedBegins,
-            CopyState::NewCompressed => WriteKind::Compressed,
-        })
+        Ok(WriteKind::of(copy, before))
     }
 
-    /// Begins a write. Returns its offset: if it `is_appended`, it follows all writes that have begun, because the kernel's size of the
-    /// file may be older (`alias.rs`). The size changes when the write ends.
+    /// Begins a write; see [`File::begin_write`]. The kernel's size of the file may be older (`alias.rs`).
     pub(super) fn begin_write(
         &mut self,
         number: u64,
@@ -556,15 +547,7 @@ impl Tree {
         let Kind::File(file) = &mut self.nodes.get_mut(number)?.kind else {
             return Err(Errno::BADF);
         };
-        let end = if file.writes > 0 {
-            file.end.max(file.size)
-        } else {
-            file.size
-        };
-        let offset = if is_appended { end } else { offset };
-        file.writes += 1;
-        file.end = end.max(offset.saturating_add(bytes));
-        Ok(offset)
+        Ok(file.begin_write(offset, bytes, is_appended))
     }
 
     /// Ends a write. If it `is_accepted`, the file now reaches at least to `end`. Returns the size of the file, and whether no other
@@ -582,11 +565,7 @@ impl Tree {
         let Kind::File(file) = &mut node.kind else {
             return (0, true);
         };
-        file.writes = file.writes.saturating_sub(1);
-        if is_accepted {
-            file.size = file.size.max(end);
-        }
-        let ended = (file.size, file.writes == 0);
+        let ended = file.end_write(end, is_accepted);
         if is_accepted {
             node.touch(now);
         }
@@ -606,20 +585,6 @@ impl Tree {
             Kind::Directory(_) => Err(Errno::ISDIR),
             Kind::Link(_) => Err(Errno::INVAL),
         }
-    }
-}
-
-fn node(owner: Owner, kind: Kind, mode: u32, who: Who, now: Time) -> Node {
-    Node {
-        kind,
-        place: None,
-        mode: mode & 0o7777 & !owner.umask,
-        uid: owner.uid.unwrap_or(who.uid),
-        gid: owner.gid.unwrap_or(who.gid),
-        times: [now; 3],
-        lookups: 0,
-        opens: 0,
-        spill: None,
     }
 }
 

@@ -10,6 +10,7 @@ use millstream_record::Time;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::{Owner, Who};
 use crate::fuse::recent::Spill;
 
 /// The first number of a node. In listings, numbers below it stand for `.` and `..`.
@@ -33,6 +34,30 @@ pub(super) struct File {
     pub copy: CopyState,
     /// The name that the file was made with. `logrotate` renames a file before it copies it (option `renamecopy`).
     pub first_name: OsString,
+}
+
+impl File {
+    /// Begins a write. Returns its offset: if it `is_appended`, it follows all writes that have begun.
+    pub(super) fn begin_write(&mut self, offset: u64, bytes: u64, is_appended: bool) -> u64 {
+        let end = match self.writes {
+            0 => self.size,
+            _ => self.end.max(self.size),
+        };
+        let offset = if is_appended { end } else { offset };
+        self.writes += 1;
+        self.end = end.max(offset.saturating_add(bytes));
+        offset
+    }
+
+    /// Ends a write. If it `is_accepted`, the file now reaches at least to `end`. Returns the size of the file, and whether no other
+    /// write has begun.
+    pub(super) fn end_write(&mut self, end: u64, is_accepted: bool) -> (u64, bool) {
+        self.writes = self.writes.saturating_sub(1);
+        if is_accepted {
+            self.size = self.size.max(end);
+        }
+        (self.size, self.writes == 0)
+    }
 }
 
 /// Whether a file is a copy of another file.
@@ -77,6 +102,21 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// A node without a name.
+    pub(super) fn new(owner: Owner, kind: Kind, mode: u32, who: Who, now: Time) -> Self {
+        Self {
+            kind,
+            place: None,
+            mode: mode & 0o7777 & !owner.umask,
+            uid: owner.uid.unwrap_or(who.uid),
+            gid: owner.gid.unwrap_or(who.gid),
+            times: [now; 3],
+            lookups: 0,
+            opens: 0,
+            spill: None,
+        }
+    }
+
     pub(super) fn is_directory(&self) -> bool {
         matches!(self.kind, Kind::Directory(_))
     }

@@ -81,7 +81,7 @@ impl Tree {
             }),
         };
         let owner = Owner::default();
-        let mut node = node(owner, kind, head.mode, who, now);
+        let mut node = Node::new(owner, kind, head.mode, who, now);
         node.spill = Some(found.spill.clone());
         self.nodes.restore(found.number, node);
         self.link(found.number, above, name, now)
