@@ -9,8 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millstream_pipeline::reject::Rejected;
 use millstream_sys::checksum::crc32c;
 use millstream_wire::msgpack::{write_array_len, write_int, write_map_len, write_str};
+use millstream_wire::record::records;
 
 use super::*;
 use crate::rig::{Rig, Upstream, build, check_contract, lines, misfit, packed, try_build};
@@ -47,21 +49,10 @@ fn run(options: &str, upstream: &Upstream) -> Rig {
 fn rejected(upstream: &Upstream) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for batch in upstream.rejected() {
-        let mut bytes = &batch.body[..];
-        while !bytes.is_empty() {
-            let entry = rmpv::decode::read_value(&mut bytes).unwrap();
-            let fields = entry[1].as_map().unwrap().clone();
-            let field = |name: &str| {
-                let (_, value) = fields
-                    .iter()
-                    .find(|(key, _)| key.as_str() == Some(name))
-                    .unwrap();
-                match value {
-                    rmpv::Value::Binary(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-                    value => value.as_str().unwrap().to_owned(),
-                }
-            };
-            found.push((field("message"), field("reason")));
+        for (range, _) in records(&batch) {
+            let rejected = Rejected::read(&batch.body[range]).unwrap();
+            let message = String::from_utf8_lossy(&rejected.message).into_owned();
+            found.push((message, rejected.reason.to_owned()));
         }
     }
     found

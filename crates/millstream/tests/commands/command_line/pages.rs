@@ -95,6 +95,7 @@ fn every_template_of_the_page_gives_the_result_beside_it() {
     to_msgpack(beside.as_bytes(), &mut metadata).unwrap();
     let mut values = Values::new();
     values.set("host", "web-1");
+    values.set("path", "app/x.log");
     let time: Timestamp = "2026-11-23T04:05:06.789012345Z".parse().unwrap();
     let time = Time(i64::try_from(time.as_nanosecond()).unwrap());
     let rows = table(&page, "| Template | Result | Meaning |");
