@@ -209,6 +209,18 @@ fn debians_rotation_of_nginx_makes_the_same_archives() {
     assert_eq!(lines.len(), requests);
 }
 
+/// The sorted lines of all files of a directory, of which some are compressed.
+fn lines(directory: &Path) -> Vec<String> {
+    let script =
+        "cat $(find . -type f ! -name '*.gz') /dev/null; find . -name '*.gz' -exec zcat {} +";
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", script]).current_dir(directory).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
 /// Runs a program that writes and rotates in the mount and in a plain directory. `command` gets the program's directory.
 fn library(name: &str, command: impl Fn(&Path) -> Command) {
     let rig = Rig::new("", CHANNEL, "{.message}");
@@ -219,26 +231,19 @@ fn library(name: &str, command: impl Fn(&Path) -> Command) {
     let with_digits = name != "go";
     let archives = files(&plain, with_digits);
     assert!(archives.len() > 1, "{name} has not rotated");
-    assert_same(&files(&rig.mount(), with_digits), &archives, name);
-    // The same lines are in the plain files, of which some are compressed.
-    let script =
-        "cat $(find . -type f ! -name '*.gz') /dev/null; find . -name '*.gz' -exec zcat {} +";
-    let output = Command::new("sh")
-        .args(["-c", script])
-        .current_dir(&plain)
-        .output()
-        .unwrap();
-    let mut expected: Vec<_> = output
-        .stdout
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty())
-        .collect();
-    expected.sort_unstable();
-    let arrived = rig.until_lines(expected.len());
-    let mut arrived: Vec<_> = arrived.iter().map(String::as_bytes).collect();
+    // These libraries go on writing while they rotate, so a line may be in the file before or after.
+    if !["winston", "daily", "pino"].contains(&name) {
+        assert_same(&files(&rig.mount(), with_digits), &archives, name);
+    }
+    let expected = lines(&plain);
+    assert!(
+        lines(&rig.mount()) == expected,
+        "{name}: other lines in the archives"
+    );
+    let mut arrived = rig.until_lines(expected.len());
     arrived.sort_unstable();
     assert_eq!(arrived.len(), expected.len(), "{name}");
-    assert!(arrived == expected, "{name}: other lines");
+    assert!(arrived == expected, "{name}: other lines arrived");
 }
 
 #[test]
@@ -253,7 +258,7 @@ fn handlers_of_python_make_the_same_archives() {
 }
 
 #[test]
-fn winston_and_pino_make_the_same_archives() {
+fn archives_of_winston_and_pino_have_the_same_lines() {
     for name in ["winston", "daily", "pino"] {
         library(name, |directory| {
             let mut node = Command::new("node");
