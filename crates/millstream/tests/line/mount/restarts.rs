@@ -26,7 +26,11 @@ impl Writers {
             let (end, path) = (end.clone(), mount.join(format!("{}.log", writer / 2)));
             let mut options = fs::File::options();
             // Some writers sync each write.
-            let flags = if writer % 5 == 0 { 0o10_000 } else { 0 };
+            let flags = if writer.is_multiple_of(5) {
+                0o10_000
+            } else {
+                0
+            };
             let file = options.append(true).create(true).custom_flags(flags);
             let mut file = file.open(path).unwrap();
             thread::spawn(move || {

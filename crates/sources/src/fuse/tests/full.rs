@@ -209,7 +209,7 @@ fn df_shows_how_full_the_fullest_channel_is() {
     downstream.set_beside(Some(&beside));
     let rig = Rig::new(downstream, "");
     let free = || {
-        let shown = rustix::fs::statvfs(&rig.mount()).unwrap();
+        let shown = rustix::fs::statvfs(rig.mount()).unwrap();
         (
             shown.f_blocks * shown.f_frsize,
             shown.f_bavail * shown.f_frsize,
@@ -250,7 +250,7 @@ fn a_stop_answers_blocked_writers_immediately_and_loses_nothing_of_them() {
         rig.downstream.set_full(true);
         blocks(&second);
         thread::sleep(Duration::from_millis(100));
-        let killed = rig.shell("exec echo killed > third");
+        let mut killed = rig.shell("exec echo killed > third");
         until_it_writes(&killed);
         signal(&killed, "-KILL");
         let meters = rig.running.as_ref().unwrap().meters.clone();
@@ -263,6 +263,7 @@ fn a_stop_answers_blocked_writers_immediately_and_loses_nothing_of_them() {
         }
         assert!(began.elapsed() < Duration::from_secs(5));
         stops.join().unwrap();
+        killed.wait().unwrap();
         rig.downstream.set_full(false);
         rig.downstream.settle();
         assert_eq!(rig.lines(), ["kept"]);
