@@ -624,7 +624,8 @@ fn random_damage_to_any_state_is_reported_and_affects_no_other_node() {
             assert_eq!(
                 rig.stop(),
                 Some(i32::from(has_failed)),
-                "round {round}: {troubled:?}"
+                "round {round}: {troubled:?}\n{}",
+                rig.log()
             );
         }
         let log = rig.log();
