@@ -241,6 +241,27 @@ impl Source for One {
     }
 }
 
+/// A source whose state is damaged.
+struct DamagedSource;
+
+impl Source for DamagedSource {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run<'a>(&'a mut self, _: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async { Err(Failure::state("its state is damaged")) })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtLeastOnce, "a test")
+    }
+}
+
 /// A sink that counts records.
 struct Counter(Arc<Seen>);
 
@@ -384,6 +405,20 @@ async fn a_plan_runs_until_its_inputs_have_ended_and_everything_is_settled() {
     assert_eq!(ended.expect("it ends"), []);
     assert_eq!(seen.records.load(SeqCst), 2 * RECORDS as usize);
     assert_eq!(running.pending_records(), 0);
+}
+
+#[tokio::test]
+async fn a_node_that_fails_as_soon_as_it_starts_is_among_the_failures_of_the_run() {
+    let (directory, seen) = (tempfile::tempdir().unwrap(), Arc::<Seen>::default());
+    // Their thread runs while this thread starts the others.
+    const SOURCES: usize = 200;
+    let mut damaged = plan(directory.path(), &seen, &vec![Ok(()); SOURCES]);
+    for source in &mut damaged.sources {
+        source.source = Box::new(DamagedSource);
+    }
+    let (mut running, _reloader) = start(damaged).await.unwrap();
+    let ended = timeout(PATIENCE, running.ended()).await;
+    assert_eq!(ended.expect("it ends").len(), SOURCES);
 }
 
 #[tokio::test]

@@ -333,10 +333,10 @@ impl Reloader {
             let name = sink.name.clone();
             let (input, queue) = (sink.input.clone(), sink.queue.clone());
             let is_on_threads = sink.is_on_threads;
+            self.repaired(&name);
             let seated = self.starter.sink(sink, self.sinks.ends(&name)).await;
             let life = Life::new(seated, input, queue, is_on_threads);
             self.sinks.begin(&name, life);
-            self.repaired(&name);
         }
         self.starter.readings.leave(&difference.ending_sources());
         for bound in laid.sources {
@@ -348,10 +348,10 @@ impl Reloader {
                 }
                 continue;
             }
+            self.repaired(&name);
             let seated = self.starter.source(bound, self.sources.ends(&name)).await;
             let life = Life::new(seated, None, None, true);
             self.sources.begin(&name, life);
-            self.repaired(&name);
         }
         // From here on, only the nodes themselves keep their downstream channels open.
         drop((ports, laid.ports, laid.feeds));
@@ -381,7 +381,8 @@ impl Reloader {
         }
     }
 
-    /// Notes that an earlier failure of a node is over.
+    /// Notes that an earlier failure of a node is over. Called before the node starts: the new node may fail at once, and this
+    /// failure must stay.
     fn repaired(&self, name: &Arc<str>) {
         // The pipeline keeps the failure if the queue is full. It then exits with it.
         let _ = self.starter.ends.try_send(Event::Repaired(name.clone()));
