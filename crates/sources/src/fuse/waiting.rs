@@ -114,45 +114,33 @@ impl Drop for Entry<'_> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_requests_that_wait_can_be_interrupted() {
+    #[tokio::test]
+    async fn only_requests_that_wait_can_be_interrupted() {
         let waiting = Arc::new(Waiting::default());
         assert!(!waiting.interrupt(7));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let waits = waiting.clone();
-            // Thread 0 does not exist, so the request is cancelled immediately.
-            let given_up = tokio::spawn(async move { waits.given_up(7, 20, 0).await });
-            tokio::task::yield_now().await;
-            assert!(waiting.interrupt(7));
-            given_up.await.unwrap();
-            assert!(!waiting.interrupt(7));
-        });
+        let waits = waiting.clone();
+        // Thread 0 does not exist, so the request is cancelled immediately.
+        let given_up = tokio::spawn(async move { waits.given_up(7, 20, 0).await });
+        tokio::task::yield_now().await;
+        assert!(waiting.interrupt(7));
+        given_up.await.unwrap();
+        assert!(!waiting.interrupt(7));
     }
 
-    #[test]
-    fn a_file_gets_another_number_while_a_write_to_it_waits() {
+    #[tokio::test]
+    async fn a_file_gets_another_number_while_a_write_to_it_waits() {
         let waiting = Arc::new(Waiting::default());
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let waits = waiting.clone();
-            let write = tokio::spawn(async move { waits.given_up(7, 20, 1).await });
-            tokio::task::yield_now().await;
-            assert_eq!(waiting.number_of(20, false), None);
-            let alias = waiting.number_of(20, true).unwrap();
-            assert_eq!((alias != 20, node_of(alias)), (true, 20));
-            assert_eq!(waiting.number_of(21, false), Some(21));
-            tokio::time::sleep(SOON).await;
-            assert_eq!(waiting.number_of(20, false), Some(alias));
-            write.abort();
-            waiting.one_ended().await;
-            assert_eq!(waiting.number_of(20, false), Some(20));
-        });
+        let waits = waiting.clone();
+        let write = tokio::spawn(async move { waits.given_up(7, 20, 1).await });
+        tokio::task::yield_now().await;
+        assert_eq!(waiting.number_of(20, false), None);
+        let alias = waiting.number_of(20, true).unwrap();
+        assert_eq!((alias != 20, node_of(alias)), (true, 20));
+        assert_eq!(waiting.number_of(21, false), Some(21));
+        tokio::time::sleep(SOON).await;
+        assert_eq!(waiting.number_of(20, false), Some(alias));
+        write.abort();
+        waiting.one_ended().await;
+        assert_eq!(waiting.number_of(20, false), Some(20));
     }
 }
