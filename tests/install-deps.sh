@@ -94,7 +94,7 @@ fi
 # Carbon, the receiver of Graphite. Without the variable it would install itself into /opt.
 (cd "$into/carbon" && { [ -x venv/bin/python ] || python3 -m venv venv; } && GRAPHITE_NO_PREFIX=True venv/bin/pip install -q -r requirements.txt)
 for directory in node browser; do
-	(cd "$into/$directory" && npm ci --silent --no-audit --no-fund)
+	(cd "$into/$directory" && npm ci --loglevel=error --no-audit --no-fund)
 done
 (cd "$into/go" && go build -o send . && go build -o rotating ./rotate)
 for java in kafka logback; do
