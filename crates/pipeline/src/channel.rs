@@ -212,6 +212,9 @@ pub trait Channel: Send + Sync {
         let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
         receiver
     }
+    /// Notes that no sink reads for this consumer any more, and that it stays because it has not settled everything. A condition of
+    /// the channel says so until the consumer is forgotten or a sink reads for it again.
+    fn abandon(&self, _consumer: &str) {}
     /// Moves a consumer past everything up to `to`, permanently; its sink must be restarted. The answer is the number of records that
     /// the consumer had not settled, or the reason why it cannot be moved. The receiver closes without an answer if the channel ends.
     fn skip(&self, _consumer: &str, _to: Position) -> oneshot::Receiver<Result<u64, String>> {

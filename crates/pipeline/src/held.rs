@@ -12,6 +12,8 @@ use std::{
 /// The effect of a condition on the node's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
+    /// The node works, but it will not for ever: an operator must do something first.
+    Degraded,
     /// The node waits for something that it cannot change: room on a disk or in a channel, a slow consumer.
     Blocked,
     /// The destination or the peer fails, and the node retries.

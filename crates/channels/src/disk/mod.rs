@@ -6,6 +6,7 @@
 //! `log` is the log itself, without threads or a clock. writer.rs drives the log on its own thread, behind a queue that is bounded in
 //! bytes, and settles the tokens of kept groups. reader.rs is a consumer's view of the log. README.md says what the channel promises.
 
+mod abandoned;
 mod gauges;
 mod keep_clock;
 pub mod log;
@@ -101,7 +102,7 @@ fn open(
         random_id()?,
     )
     .map_err(|error| not_opened(&context.directory, error))?;
-    report_start(&context, &recovered, &log, consumers);
+    report_start(&context, &recovered);
     let missing = Arc::new(LossReport::new(&context, &log));
     missing.report();
     let queue = Arc::new(Queue::new(config.queue_bytes()));
@@ -223,6 +224,10 @@ impl Channel for DiskChannel {
         receiver
     }
 
+    fn abandon(&self, consumer: &str) {
+        self.queue.request(Request::Abandon(consumer.to_owned()));
+    }
+
     fn skip(&self, consumer: &str, to: Position) -> oneshot::Receiver<Result<u64, String>> {
         let (answer, receiver) = oneshot::channel();
         let (watch, queue) = (self.watch.clone(), Arc::clone(&self.queue));
@@ -298,12 +303,7 @@ fn random_id() -> Result<ChannelId, Failure> {
 }
 
 /// Reports the results of the start.
-fn report_start(
-    context: &ChannelContext,
-    recovered: &Recovered,
-    log: &Log,
-    consumers: &[Consumer],
-) {
+fn report_start(context: &ChannelContext, recovered: &Recovered) {
     let reporter = &context.reporter;
     reporter.info(
         "start",
@@ -339,17 +339,5 @@ fn report_start(
                 recovered.kept
             ),
         );
-    }
-    for (name, position) in log.consumers() {
-        if !consumers.iter().any(|consumer| *consumer.name == *name) {
-            reporter.error(
-                "consumer",
-                format_args!(
-                    "no sink reads for the consumer {name}, which has settled up to {position}, and the channel holds everything \
-                     after that (to give it up, run `millstream channel forget --running --consumer {name} {}`)",
-                    context.name
-                ),
-            );
-        }
     }
 }

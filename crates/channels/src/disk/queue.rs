@@ -42,6 +42,8 @@ pub(super) enum Entry {
 pub(super) enum Request {
     /// Forget the consumer of this name.
     Forget(String, Answer<()>),
+    /// No sink reads for the consumer of this name any more, and it stays.
+    Abandon(String),
     /// Move a consumer past everything up to a position, permanently. `Skipped`: how much of this the consumer has not settled.
     Skip(String, Position, Skipped, Answer<u64>),
     /// Attach a reader for a consumer.

@@ -738,6 +738,91 @@ fn a_channel_whose_directory_is_gone_acknowledges_nothing_and_continues_when_it_
     assert!(run(lost).is_err());
 }
 
+fn end(opened: Opened) {
+    opened.channel.close();
+    run(opened.finished).unwrap();
+}
+
+#[test]
+fn a_consumer_without_a_sink_is_a_condition_until_a_sink_reads_for_it_or_it_is_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(Arc::new(HostDisk), &directory.path().join("buffer"));
+    let (opened, reporter) = fixture.open_for(&["old".into(), "older".into(), "out".into()]);
+    assert_eq!(reporter.conditions(), []);
+    end(opened);
+    // Two sinks were renamed while Millstream was stopped.
+    let (mut opened, reporter) = fixture.open_for(&["out".into(), "new".into()]);
+    let held = || reporter.conditions();
+    let names = || -> Vec<bool> {
+        let held = held();
+        let named = |name: &str| {
+            let command = format!("`millstream channel forget --running --consumer {name} buffer`");
+            held.iter().any(|held| held.why.contains(&command))
+        };
+        assert!(held.iter().all(|held| held.trouble == Trouble::Degraded));
+        ["old", "older", "out", "new"].map(named).to_vec()
+    };
+    let count = || fixture.meters.value("buffer", "consumers_without_sink");
+    assert_eq!(names(), [true, true, false, false]);
+    assert_eq!(count(), 2);
+    // Each is logged, and only once.
+    run(put(&opened.channel, batch("a\n", Vec::new()))).unwrap();
+    assert_eq!(
+        reporter.events(),
+        [("error", "consumer", 2), ("info", "start", 1)]
+    );
+    // A reload brings a sink with the old name.
+    let attached = run(opened.channel.attach("old".into())).unwrap().unwrap();
+    assert!(!attached.is_new);
+    assert_eq!(names(), [false, true, false, false]);
+    assert_eq!(run(opened.channel.forget("older")).unwrap(), Ok(()));
+    assert_eq!((names(), count()), (vec![false; 4], 0));
+    // A reload removes a sink, and records for it arrived later.
+    drop(opened.readers.pop());
+    opened.channel.abandon("new");
+    let started = Instant::now();
+    while names() != [false, false, false, true] {
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", held());
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(count(), 1);
+    drop(attached);
+    end(opened);
+    assert_eq!(held(), []);
+}
+
+#[test]
+fn a_channel_that_is_full_because_of_a_consumer_without_a_sink_says_how_to_end_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(Arc::new(HostDisk), &directory.path().join("buffer"));
+    end(fixture.open_for(&["old".into()]).0);
+    let (mut opened, reporter) = fixture.open_for(&["out".into()]);
+    opened.readers[0].resume(None).unwrap();
+    let text = "0123456789abcde\n".repeat(16 << 10);
+    let receipts: Vec<_> = (0..40)
+        .map(|_| put(&opened.channel, batch(&text, Vec::new())))
+        .take_while(|_| !opened.channel.is_full())
+        .collect();
+    let started = Instant::now();
+    let blocked = loop {
+        let held = reporter.conditions();
+        if let Some(held) = held.iter().find(|held| held.trouble == Trouble::Blocked) {
+            break held.why.clone();
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{held:?}");
+        thread::sleep(Duration::from_millis(10));
+    };
+    let command = "forget --running --consumer old buffer`";
+    assert!(blocked.contains(command), "{blocked}");
+    assert_eq!(run(opened.channel.forget("old")).unwrap(), Ok(()));
+    // What `out` has not read either still holds the channel.
+    opened.channel.give_up_waiting();
+    opened.channel.close();
+    drop(opened.readers);
+    run(opened.finished).unwrap();
+    drop(receipts);
+}
+
 #[test]
 fn it_keeps_the_contract_of_channels() {
     let directories = std::cell::RefCell::new(Vec::new());

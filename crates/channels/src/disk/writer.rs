@@ -27,6 +27,7 @@ use millstream_sys::disk::Disk;
 use tokio::sync::oneshot;
 
 use super::{
+    abandoned::Abandoned,
     failure,
     gauges::Gauges,
     keep_clock::KeepClock,
@@ -82,6 +83,7 @@ pub(super) struct Writer {
     waited: Duration,
     gauges: Gauges,
     skips: Skips,
+    abandoned: Abandoned,
     context: ChannelContext,
     /// The consumers that have a reader or had one.
     consumers: Vec<Consumer>,
@@ -95,7 +97,10 @@ pub(super) fn start(
     context: ChannelContext,
     consumers: &[Consumer],
 ) -> Result<(Arc<Shared>, Finished), Failure> {
+    let mut abandoned = Abandoned::new(&context);
+    abandoned.look(&log, consumers);
     let writer = Writer {
+        abandoned,
         clock: KeepClock::new(log.keep_time(), Time::now()),
         gauges: Gauges::new(&context, &log, disk.clone()),
         log,
@@ -352,6 +357,10 @@ impl Writer {
         for request in self.queue.take_requests() {
             match request {
                 Request::Forget(consumer, answer) => drop(answer.send(self.forget(&consumer))),
+                Request::Abandon(consumer) => {
+                    self.consumers.retain(|it| *it.name != *consumer);
+                    self.consumers_changed();
+                }
                 Request::Skip(consumer, to, unsettled, answer) => {
                     drop(answer.send(self.skip(&consumer, to, unsettled)));
                 }
@@ -377,7 +386,7 @@ impl Writer {
             format!("{error}; {others}")
         })?;
         self.consumers.retain(|it| *it.name != *consumer);
-        self.log.count_unclaimed(&self.consumers);
+        self.consumers_changed();
         self.skips.forget(consumer);
         self.gauges.forget(consumer);
         // Wakes the writer, which releases the segments that only this consumer held.
@@ -420,9 +429,15 @@ impl Writer {
         self.skips.attach(&self.context, &consumer, &self.log);
         self.consumers.retain(|it| it.name != consumer.name);
         self.consumers.push(consumer);
-        self.log.count_unclaimed(&self.consumers);
+        self.consumers_changed();
         let reader = Box::new(reader);
         Ok(Attached { reader, is_new })
+    }
+
+    /// Tells the log and the conditions which consumers have a sink now.
+    fn consumers_changed(&mut self) {
+        self.log.count_unclaimed(&self.consumers);
+        self.abandoned.look(&self.log, &self.consumers);
     }
 
     /// Commits everything that is staged, and measures how long that takes.
@@ -516,7 +531,10 @@ impl Writer {
             } => {
                 let behind = self.log.backlog_bytes(name);
                 let limit = self.log.options().size_max;
-                format!(", which has not settled {behind} bytes (size_max is {limit} bytes)")
+                let remedy = self.abandoned.remedy(name).unwrap_or_default();
+                format!(
+                    ", which has not settled {behind} bytes (size_max is {limit} bytes){remedy}"
+                )
             }
             _ => String::new(),
         };

@@ -2,7 +2,7 @@
 //!
 //! `/live` fails only if the process does not answer at all, because a restart helps only in this case. `/ready` fails as soon as a node
 //! does not run or makes no progress. `/health` fails when a node makes no progress for [`UNHEALTHY_AFTER`], and immediately when a node
-//! has failed or loses records.
+//! has failed or loses records. While everything works but an operator should do something, `/health` succeeds and is `degraded`.
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
@@ -19,11 +19,11 @@ use millstream_pipeline::{
 };
 use serde_json::{Value, json};
 
-use super::Shown;
+use super::{Shown, view::process_conditions};
 
 /// The states of a node.
-pub(super) const STATES: [&str; 6] = [
-    "running", "ended", "blocked", "retrying", "losing", "failed",
+pub(super) const STATES: [&str; 7] = [
+    "running", "ended", "degraded", "blocked", "retrying", "losing", "failed",
 ];
 
 /// A node that is blocked or retrying for this long is unhealthy. Until then, only `/ready` and `/status` show the problem. A server
@@ -74,12 +74,16 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn is_healthy(&self) -> bool {
-        let lasts = |held: &Held| held.trouble == Trouble::Losing || held.age >= UNHEALTHY_AFTER;
+        let lasts = |held: &Held| match held.trouble {
+            Trouble::Degraded => false,
+            Trouble::Losing => true,
+            Trouble::Blocked | Trouble::Retrying => held.age >= UNHEALTHY_AFTER,
+        };
         self.state != "failed" && !self.held.iter().any(lasts)
     }
 
     fn is_ready(&self) -> bool {
-        matches!(self.state, "running" | "ended")
+        matches!(self.state, "running" | "ended" | "degraded")
     }
 
     /// The node and its state. If the node has failed, `why` is the reason. Otherwise, if the node has conditions, `why` and `since`
@@ -106,9 +110,27 @@ pub(super) fn views(nodes: &[NodeStatus]) -> Vec<View<'_>> {
     nodes.iter().map(|node| View::new(node, nodes)).collect()
 }
 
-/// Returns whether every node is healthy, and a page with the unhealthy nodes.
-pub(super) fn health(nodes: &[NodeStatus]) -> (bool, Value) {
-    failing("healthy", views(nodes).iter().filter(|it| !it.is_healthy()))
+/// Whether everything is well, in a word: `unhealthy` while `/health` fails, `degraded` while it does not but a node or the process has
+/// a condition, and otherwise `healthy`. `process`: the conditions of the process, as `/status` shows them.
+pub(super) fn verdict(views: &[View<'_>], process: &[Value]) -> &'static str {
+    let is_troubled = |view: &View<'_>| !view.held.is_empty();
+    match views.iter().all(View::is_healthy) {
+        false => "unhealthy",
+        true if views.iter().any(is_troubled) || !process.is_empty() => "degraded",
+        true => "healthy",
+    }
+}
+
+/// Returns whether every node is healthy, and a page with the unhealthy nodes, the degraded ones, and the conditions of the process.
+pub(super) fn health(nodes: &[NodeStatus], process: Vec<Value>) -> (bool, Value) {
+    let views = views(nodes);
+    let (is_healthy, mut page) = failing("healthy", views.iter().filter(|it| !it.is_healthy()));
+    page["verdict"] = json!(verdict(&views, &process));
+    let degraded = views
+        .iter()
+        .filter(|it| it.state == word(Trouble::Degraded));
+    page["degraded"] = degraded.map(View::summary).chain(process).collect();
+    (is_healthy, page)
 }
 
 /// Returns whether every node runs and makes progress, and a page with the nodes that do not. If `draining` is true (the process is
@@ -130,7 +152,7 @@ fn failing<'a>(word: &str, nodes: impl Iterator<Item = &'a View<'a>>) -> (bool, 
 
 /// Answers 200 if every node is healthy, and otherwise 503.
 pub(super) async fn get_health(State(shown): State<Arc<Shown>>) -> Response {
-    answer(health(&shown.nodes.now()))
+    answer(health(&shown.nodes.now(), process_conditions(&shown)))
 }
 
 /// Answers 200 while every node runs and makes progress, and otherwise 503.
@@ -185,6 +207,7 @@ fn blocked(channel: &NodeStatus) -> Vec<Held> {
 /// The state of a node that has a condition with this trouble.
 pub(super) fn word(trouble: Trouble) -> &'static str {
     match trouble {
+        Trouble::Degraded => "degraded",
         Trouble::Blocked => "blocked",
         Trouble::Retrying => "retrying",
         Trouble::Losing => "losing",
@@ -220,6 +243,7 @@ mod tests {
     #[test]
     fn a_node_in_trouble_is_immediately_not_ready_and_later_unhealthy() {
         let nodes = [node("good"), node("bad")];
+        let health = |nodes: &[NodeStatus]| health(nodes, Vec::new());
         assert!(health(&nodes).0 && ready(&nodes, false).0);
         let condition = nodes[1].reporter.condition("server");
         condition.raise(Trouble::Retrying, "refused");
@@ -244,6 +268,33 @@ mod tests {
         let nodes = [node("good")];
         let (is_ready, page) = ready(&nodes, true);
         assert!(!is_ready && page["ready"] == false, "{page}");
-        assert!(health(&nodes).0);
+        assert!(health(&nodes, Vec::new()).0);
+    }
+
+    #[test]
+    fn a_node_that_needs_an_operator_is_degraded_but_ready_and_healthy() {
+        let nodes = [node("good"), node("kept")];
+        let condition = nodes[1].reporter.condition("consumer");
+        let long_ago = std::time::Instant::now().checked_sub(2 * UNHEALTHY_AFTER);
+        let long_ago = long_ago.unwrap_or_else(std::time::Instant::now);
+        condition.raise_since(Trouble::Degraded, long_ago, "no sink reads");
+        let (is_healthy, page) = health(&nodes, vec![json!({ "what": "configuration" })]);
+        assert!(is_healthy && ready(&nodes, false).0);
+        assert_eq!(page["verdict"], "degraded");
+        assert_eq!(page["failing"], json!([]));
+        assert_eq!(page["degraded"][0]["node"], "kept");
+        assert_eq!(page["degraded"][0]["why"], "no sink reads");
+        assert_eq!(page["degraded"][1]["what"], "configuration");
+        // A worse condition comes first.
+        let full = nodes[1].reporter.condition("room");
+        full.raise(Trouble::Blocked, "full");
+        let (_, page) = health(&nodes, Vec::new());
+        assert_eq!(
+            (&page["verdict"], &page["degraded"]),
+            (&json!("degraded"), &json!([]))
+        );
+        assert!(!ready(&nodes, false).0);
+        drop((full, condition));
+        assert_eq!(health(&nodes, Vec::new()).1["verdict"], "healthy");
     }
 }

@@ -83,6 +83,7 @@ fn instance(shown: &Shown, nodes: &[NodeStatus], views: &[View<'_>]) -> Vec<Fami
         info("config", "hash", shown.reloads.fingerprint()),
         gauge("healthy", u64::from(healthy)),
         gauge("ready", u64::from(is_ready)),
+        gauge("reload_failed", u64::from(shown.reloads.failed().is_some())),
         gauge("pool_used_bytes", shown.pool.taken_bytes() as u64),
         gauge("pool_max_bytes", shown.pool.bytes_max() as u64),
         family("log_lines_dropped", Kind::Counter)

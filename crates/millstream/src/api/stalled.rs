@@ -69,8 +69,7 @@ impl Marks {
         self.0
             .retain(|name, _| nodes.iter().any(|node| node.name == *name));
         // A processor that fails or does not answer stops the channel or sink after it, and already reports a condition.
-        let in_trouble = |node: &&NodeStatus| !node.reporter.conditions().is_empty();
-        let in_trouble = nodes.iter().filter(in_trouble);
+        let in_trouble = nodes.iter().filter(|node| reports_fault(node));
         let explained: Vec<_> = in_trouble.flat_map(|node| &node.feeds).collect();
         for node in nodes {
             let wait = match node.section {
@@ -111,8 +110,7 @@ impl Mark {
         }
         let limit = limit + wait.patience;
         // A node that reports a fault has already explained why it makes no progress.
-        let is_known =
-            is_explained || self.condition.holds() || !node.reporter.conditions().is_empty();
+        let is_known = is_explained || self.condition.holds() || reports_fault(node);
         if !is_known && now.duration_since(self.since) >= limit {
             let text = format_args!(
                 "{}, and nothing has moved for {} s although no fault is reported: look at its destination, and at the disk",
@@ -123,6 +121,14 @@ impl Mark {
                 .raise_since(Trouble::Blocked, self.since, text);
         }
     }
+}
+
+/// Whether a node reports a fault that explains why it makes no progress.
+fn reports_fault(node: &NodeStatus) -> bool {
+    let conditions = node.reporter.conditions();
+    conditions
+        .iter()
+        .any(|held| held.trouble != Trouble::Degraded)
 }
 
 /// The values of all meters at one check. The value of a histogram is the number of its observations.

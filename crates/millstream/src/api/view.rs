@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Shown,
     flow::edges,
-    health::{View, health, since, word},
+    health::{View, since, verdict, views, word},
 };
 use crate::log;
 
@@ -19,9 +19,10 @@ use crate::log;
 pub fn status(shown: &Shown) -> Value {
     let (meters, tables) = (shown.meters.snapshot(), shown.meters.tables());
     let nodes = shown.nodes.now();
+    let (views, conditions) = (views(&nodes), process_conditions(shown));
     let history = shown.history();
-    let node = |node: &NodeStatus| {
-        let view = View::new(node, &nodes);
+    let node = |view: &View<'_>| {
+        let node: &NodeStatus = view.node;
         let own = meters.iter().filter(|(name, _, _)| *name == node.name);
         let own: Map<String, Value> = own
             .map(|(_, meter, value)| ((*meter).to_owned(), json!(value)))
@@ -53,16 +54,17 @@ pub fn status(shown: &Shown) -> Value {
         "pid": std::process::id(),
         "time": Timestamp::now().as_second(),
         "uptime_seconds": shown.started.elapsed().as_secs(),
-        "healthy": health(&nodes).0,
+        "healthy": views.iter().all(View::is_healthy),
+        "verdict": verdict(&views, &conditions),
         "memory": { "used_bytes": shown.pool.taken_bytes(), "max_bytes": shown.pool.bytes_max() },
-        "conditions": conditions(shown),
-        "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
+        "conditions": conditions,
+        "nodes": views.iter().map(node).collect::<Vec<_>>(),
         "edges": edges(&shown.nodes.links(), |node| history.rates(node)),
     })
 }
 
 /// The conditions of the process itself. They do not make it unhealthy, because its nodes work.
-fn conditions(shown: &Shown) -> Vec<Value> {
+pub(super) fn process_conditions(shown: &Shown) -> Vec<Value> {
     let told = |what: &str, held: &Held| {
         json!({
             "what": what, "state": word(held.trouble), "why": held.why, "since": since(held), "seconds": held.age.as_secs()
@@ -77,8 +79,11 @@ fn conditions(shown: &Shown) -> Vec<Value> {
         told("data_dir", &Held { trouble, why, age })
     });
     let api = shown.reporter.conditions();
+    let configuration = shown.reloads.failed();
+    let configuration = configuration.map(|held| told("configuration", &held));
     log.into_iter()
         .chain(data_dir)
+        .chain(configuration)
         .chain(api.iter().map(|held| told("api", held)))
         .collect()
 }

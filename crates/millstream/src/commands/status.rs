@@ -33,9 +33,10 @@ on, busy is the time that it worked. For a disk channel: its size on the disk, t
 old the oldest record of the backlog is at most. For a tail: the files that are furthest behind.
 
 A node that is `blocked` waits for space, one that is `retrying` cannot reach or use its destination, one that is `losing` skips \
-records or misses some. /health answers 503 once a node has been blocked or retrying for 10 s.
+records or misses some. /health answers 503 once a node has been blocked or retrying for 10 s. One that is `degraded` works, and \
+needs an operator before it stops.
 
-Exit codes: 0 every node works, 1 a node does not work or no instance answers, 78 wrong configuration")]
+Exit codes: 0 everything is well, 1 something needs attention or no instance answers, 78 wrong configuration")]
 pub struct Status {
     #[command(flatten)]
     instance: Instance,
@@ -81,11 +82,10 @@ impl Status {
     }
 }
 
-/// Returns the exit code. It is a failure as soon as any node does not work, while `/health` tolerates short interruptions.
+/// Returns the exit code. It is a failure as soon as anything needs attention, while `/health` tolerates short interruptions.
 fn code(status: &Value) -> u8 {
-    let works = |node: &Value| matches!(text(&node["state"]), "running" | "ended");
-    match status["nodes"].as_array() {
-        Some(nodes) if nodes.iter().all(works) => exit::DRAINED,
+    match text(&status["verdict"]) {
+        "healthy" => exit::DRAINED,
         _ => exit::FAILED,
     }
 }

@@ -274,6 +274,8 @@ fn operations_md_explains_every_log_keyword_and_metric() {
     let is_known = |name: &&&str| kinds.contains(**name) || metrics.contains(**name);
     let unknown: Vec<_> = named.iter().filter(|name| !is_known(name)).collect();
     let elsewhere = [
+        "degraded",
+        "configuration degraded",
         "blocked",
         "retrying",
         "losing",

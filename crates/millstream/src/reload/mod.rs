@@ -1,5 +1,6 @@
 //! Applies a changed configuration to the running pipeline: SIGHUP and `millstream reload`.
 
+mod failed;
 mod fingerprint;
 mod settings;
 
@@ -7,6 +8,7 @@ use std::{path::PathBuf, thread};
 
 use millstream_config::{Problems, Settings};
 use millstream_pipeline::{
+    condition::Held,
     failure::Failure,
     layout::Entry,
     reload::{Change, Outcome, Reloader},
@@ -22,6 +24,7 @@ use crate::{
     described::Descriptions,
     page, systemd,
 };
+use failed::Failed;
 use fingerprint::Fingerprint;
 use settings::{Waiting, changed_settings};
 
@@ -33,6 +36,7 @@ const REQUESTS: usize = 16;
 pub struct Requests {
     sender: mpsc::Sender<Request>,
     running: Fingerprint,
+    failed: Failed,
 }
 
 /// A request of the interface.
@@ -74,6 +78,7 @@ pub struct Reload {
     reloader: Reloader,
     requests: mpsc::Receiver<Request>,
     running: Fingerprint,
+    failed: Failed,
     descriptions: Descriptions,
 }
 
@@ -129,6 +134,11 @@ impl Requests {
         self.running.get()
     }
 
+    /// The condition of the process while the last reload has failed.
+    pub fn failed(&self) -> Option<Held> {
+        self.failed.held()
+    }
+
     /// Asks a channel to forget a consumer. `None`: no such channel runs, too many requests wait, or the process is ending.
     pub async fn forget(&self, channel: &str, consumer: &str) -> Option<Result<(), String>> {
         let (answer, asked) = oneshot::channel();
@@ -167,8 +177,10 @@ impl Reload {
         let (sender, requests) = mpsc::channel(REQUESTS);
         let running = Fingerprint::default();
         running.set(&settings, &entries);
+        let failed = Failed::default();
         let reload = Self {
             running: running.clone(),
+            failed: failed.clone(),
             paths: paths.to_vec(),
             entries,
             settings,
@@ -176,7 +188,12 @@ impl Reload {
             requests,
             descriptions,
         };
-        (reload, Requests { sender, running })
+        let requests = Requests {
+            sender,
+            running,
+            failed,
+        };
+        (reload, requests)
     }
 
     /// Waits for a request of the interface. No request is lost if the future is dropped.
@@ -214,10 +231,14 @@ impl Reload {
         systemd::notify("RELOADING=1");
         let report = match stopping {
             true => Report::Failed(STOPS.to_owned()),
-            false => match read(self.paths.clone()).await {
-                Ok(loaded) => self.apply(loaded, forget).await,
-                Err(report) => report,
-            },
+            false => {
+                let report = match read(self.paths.clone()).await {
+                    Ok(loaded) => self.apply(loaded, forget).await,
+                    Err(report) => report,
+                };
+                self.failed.note(&report);
+                report
+            }
         };
         systemd::notify("READY=1");
         report.log();

@@ -117,7 +117,10 @@ async fn leave(
         task.stopped().await;
     }
     let bytes = unsettled();
+    // The consumer stays, and nothing else would say so from now on.
+    let abandon = || channel.upgrade().inspect(|channel| channel.abandon(&sink));
     if is_late && bytes > 0 {
+        abandon();
         return Err(format!(
             "the consumer {sink} stays in the channel: it has not settled {bytes} bytes, which arrived during or after the reload. Let \
              {sink} read the channel again, or drop them with `millstream channel forget --running --consumer {sink}` and the name of \
@@ -128,6 +131,7 @@ async fn leave(
     if let Some(forgotten) = forgotten
         && let Ok(Err(why)) = forgotten.await
     {
+        abandon();
         return Err(format!("the consumer {sink} stays in the channel: {why}"));
     }
     Ok(())
@@ -156,6 +160,7 @@ mod tests {
         /// The tokens that wait for space.
         waiting: Mutex<Vec<delivery::Token>>,
         forgotten: Mutex<Vec<String>>,
+        abandoned: Mutex<Vec<String>>,
     }
 
     /// The channel in a feed. It shares the state in `Kept` with the test.
@@ -185,6 +190,10 @@ mod tests {
             let _ = answer.send(Ok(()));
             receiver
         }
+
+        fn abandon(&self, consumer: &str) {
+            self.0.abandoned.lock().unwrap().push(consumer.to_owned());
+        }
     }
 
     /// Lets a sink leave that has not settled `late` bytes at the reload, and `end` bytes when it ends. Returns the result, and whether the
@@ -212,6 +221,11 @@ mod tests {
         stopper.stop();
         let result = leaving.await.unwrap();
         let forgotten = kept.forgotten.lock().unwrap().len() == 1;
+        let abandoned = kept.abandoned.lock().unwrap().len() == 1;
+        assert_ne!(
+            forgotten, abandoned,
+            "a consumer that stays has a condition"
+        );
         (result, forgotten)
     }
 

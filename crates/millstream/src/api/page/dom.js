@@ -98,6 +98,7 @@ export const plural = (number, word) => `${count(number)} ${word}${number === 1 
 export const STATES = {
   running: { sign: "●", word: "running", level: "good" },
   ended: { sign: "✓", word: "ended", level: "idle" },
+  degraded: { sign: "!", word: "needs attention", level: "warn" },
   blocked: { sign: "‖", word: "waiting", level: "warn" },
   retrying: { sign: "↻", word: "retrying", level: "warn" },
   losing: { sign: "✖", word: "losing records", level: "bad" },

@@ -39,6 +39,14 @@ fn a_full_channel_continues_when_the_consumer_that_holds_it_is_forgotten() {
     });
     assert_eq!(program.stop(), Some(0));
     let program = Program::start(place, &config(place, api, &["out"])).listens(api);
+    // The channel is degraded while everything still works.
+    let gauge = |value: u64| {
+        let line = format!("millstream_consumers_without_sink{{component=\"kept\"}} {value}\n");
+        get_here(api, "/metrics").contains(&line)
+    };
+    let health = get_here(api, "/health");
+    let command = "channel forget --running --consumer old kept";
+    assert!(gauge(1) && health.contains(command), "{health}");
     let settled = || -> u64 {
         let page = get_here(api, "/metrics");
         let name = "millstream_records_settled_total{component=\"out\"} ";
@@ -48,11 +56,8 @@ fn a_full_channel_continues_when_the_consumer_that_holds_it_is_forgotten() {
     wait_until("the channel is full", || {
         get_here(api, "/status").contains("blocked")
     });
-    assert!(
-        program
-            .log()
-            .contains("channel forget --running --consumer old kept")
-    );
+    assert!(program.log().contains(command));
+    assert!(get_here(api, "/status").contains(&format!("size_max is 67108864 bytes); give a sink behind the channel this name again, or drop what only this consumer still needs with `millstream {command}`")));
     let (code, text) = forget("out", "kept", api);
     assert_eq!(code, Some(1));
     assert!(text.contains("without a sink are: old"), "{text}");
@@ -61,6 +66,7 @@ fn a_full_channel_continues_when_the_consumer_that_holds_it_is_forgotten() {
     let (code, text) = forget("old", "kept", api);
     assert_eq!(code, Some(0), "{text}");
     wait_until("records flow again", || settled() > before + 100_000);
+    assert!(gauge(0) && !get_here(api, "/status").contains("--consumer old"));
     let (code, text) = forget("old", "kept", api);
     assert_eq!(code, Some(1));
     assert!(text.contains("every consumer has a sink"), "{text}");

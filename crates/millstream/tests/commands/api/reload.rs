@@ -80,6 +80,19 @@ fn a_reload_says_what_became_of_each_node_and_a_broken_file_changes_nothing() {
     assert_eq!(output.status.code(), Some(78), "{errors}");
     assert!(errors.contains("millstream.yaml:6:"), "{errors}");
     assert!(errors.ends_with("nothing has changed\n"), "{errors}");
+    // What runs is not what the files say, until a reload succeeds.
+    let failed = || get_here(api, "/metrics").contains("\nmillstream_reload_failed 1\n");
+    let health = get_here(api, "/health");
+    assert!(health.starts_with("HTTP/1.1 200 ") && failed(), "{health}");
+    assert!(health.contains("\"verdict\":\"degraded\""), "{health}");
+    assert!(
+        health.contains("the last reload failed: 1 error"),
+        "{health}"
+    );
+    let page = super::status(&["--api", &format!("127.0.0.1:{api}")]);
+    let text = String::from_utf8(page.stdout).unwrap();
+    assert_eq!(page.status.code(), Some(1), "{text}");
+    assert!(text.contains("configuration degraded for "), "{text}");
     send_three(port);
     filtered(6);
 
@@ -87,6 +100,7 @@ fn a_reload_says_what_became_of_each_node_and_a_broken_file_changes_nothing() {
     let output = reload(api);
     let page = String::from_utf8(output.stdout).unwrap();
     assert!(page.contains("ones     removed\n"), "{page}");
+    assert!(!failed() && get_here(api, "/health").contains("\"verdict\":\"healthy\""));
     send_three(port);
     let settled = "millstream_records_settled_total{component=\"nowhere\"} 3";
     wait_until("the records arrive", || {
