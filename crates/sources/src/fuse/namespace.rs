@@ -26,9 +26,9 @@ use super::{
 pub(super) const VALID_SECONDS: u64 = 1;
 /// The largest write that the kernel may send, in bytes. The kernel's own limit is 256 pages.
 pub(super) const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// The capabilities to request, if the kernel offers them.
-const CAPABILITIES: u32 = capability::ATOMIC_O_TRUNC
-    | capability::BIG_WRITES
+/// The capabilities to request, if the kernel offers them. Not ATOMIC_O_TRUNC: with it, an `open` with O_TRUNC would truncate a
+/// program that runs, before the kernel refuses it with ETXTBSY.
+const CAPABILITIES: u32 = capability::BIG_WRITES
     | capability::PARALLEL_DIROPS
     | capability::MAX_PAGES
     | capability::HANDLE_KILLPRIV_V2;

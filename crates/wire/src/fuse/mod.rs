@@ -43,8 +43,6 @@ pub const ROOT: u64 = 1;
 
 /// Flags of INIT. In the request, they are the capabilities that the kernel offers; in the answer, those that Millstream wants.
 pub mod capability {
-    /// OPEN requests include the flag O_TRUNC.
-    pub const ATOMIC_O_TRUNC: u32 = 1 << 3;
     /// Writes of more than one page.
     pub const BIG_WRITES: u32 = 1 << 5;
     /// Concurrent lookups and listings of a directory.

@@ -2,7 +2,10 @@
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
-use rustix::io::Errno;
+use rustix::{
+    fs::{Mode, OFlags, open},
+    io::Errno,
+};
 
 use super::*;
 
@@ -74,6 +77,25 @@ fn small_and_large_writes_anywhere_are_read_as_they_were_written() {
     expected.truncate(150_000);
     expected.resize(400_000, 0);
     assert!(fs::read(rig.path("f")).unwrap() == expected);
+}
+
+#[test]
+fn a_program_that_runs_in_the_mount_is_not_truncated_by_an_open() {
+    let rig = Rig::new(Downstream::durable(), "");
+    sh(&rig, "cp $(command -v sleep) program; chmod 755 program");
+    let size = fs::metadata(rig.path("program")).unwrap().len();
+    let mut running = Command::new(rig.path("program")).arg("60").spawn().unwrap();
+    for with in [OFlags::WRONLY | OFlags::TRUNC, OFlags::TRUNC] {
+        let opened = open(rig.path("program"), with, Mode::empty());
+        assert_eq!(opened.unwrap_err(), Errno::TXTBSY);
+    }
+    assert_eq!(fs::metadata(rig.path("program")).unwrap().len(), size);
+    assert!(running.try_wait().unwrap().is_none());
+    running.kill().unwrap();
+    running.wait().unwrap();
+    // It can be replaced once it no longer runs.
+    fs::File::create(rig.path("program")).unwrap();
+    assert_eq!(fs::metadata(rig.path("program")).unwrap().len(), 0);
 }
 
 #[test]
