@@ -68,7 +68,7 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("http", "http_server"),
     ("hdfs", "hdfs2 webhdfs"),
     ("disk", "file_channel"),
-    ("route", "copy rewrite_tag_filter"),
+    ("route", "rewrite_tag_filter"),
     (
         "fields",
         "record_transformer record_modifier modify mutate nest",
@@ -94,7 +94,7 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("paths", "include path"),
     ("path", "paths time_slice_format"),
     ("exclude", "exclude_path"),
-    ("start", "read_from_head read_from ignore_older_secs"),
+    ("start", "read_from"),
     ("listen", "address bind port mode"),
     ("size_max", "max_size total_limit_size"),
     ("size", "max_size chunk_limit_size max_bytes"),
@@ -107,7 +107,7 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("compression", "compress"),
     ("brokers", "bootstrap_servers"),
     ("key", "key_field"),
-    ("servers", "server endpoints"),
+    ("servers", "server endpoints address host"),
     ("url", "uri endpoint"),
     ("framing", "multiline delimiter"),
     ("where", "condition"),
@@ -129,7 +129,6 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("end", "tail"),
     ("lines", "newline_delimited"),
     ("octets", "octet_counting"),
-    ("block", "drop_newest"),
     ("skip", "drop_oldest drop_oldest_chunk"),
 ];
 
@@ -161,7 +160,28 @@ const PHRASES: &[(&str, &str, &str)] = &[
         "grok",
         "use `as: regex`, and write the `pattern` with named groups: `%{WORD:level}` is `(?<level>\\w+)`",
     ),
+    (
+        "start",
+        "read_from_head",
+        "write `start: beginning`, or `start: end`",
+    ),
+    (
+        "ignore_older",
+        "ignore_older_secs",
+        "it is called `ignore_older` here, and its value has a unit: `10m`",
+    ),
+    (
+        "block",
+        "drop_newest",
+        "new records are never dropped here: with `block`, senders wait",
+    ),
 ];
+
+/// What takes the place of a type that other programs have and no section needs.
+const NEEDLESS_TYPES: &[(&str, &str)] = &[(
+    "copy",
+    "nothing to set: several sinks with the same input get all of its records: `inputs: [NAME]` in each of them",
+)];
 
 /// Words that are reserved for a later version: their kind, a text that states where they will be used, and the words.
 const LATER: &[(Word, &str, &[&str])] = &[(Word::Type, "", &["window", "throttle", "dedupe"])];
@@ -222,6 +242,10 @@ pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Pr
     if let Some(on) = later(what, word) {
         let message = format!("the {noun} {} comes with a later version{on}", quote(word));
         return Problem::new(place, message).help(listed(candidates));
+    }
+    let needless = NEEDLESS_TYPES.iter().find(|(theirs, _)| *theirs == word);
+    if let Some((_, why)) = needless.filter(|_| what == Word::Type) {
+        return Problem::new(place, format!("unknown {noun} {}", quote(word))).help(*why);
     }
     if let Some(ours) = processor(what, word, candidates) {
         let message = format!("{} is a processor", quote(word));
@@ -364,5 +388,47 @@ mod tests {
             found.contains("as: regex") && found.contains("pattern"),
             "{found}"
         );
+    }
+
+    #[test]
+    fn a_word_with_another_meaning_here_is_answered_with_what_does_the_same() {
+        let (types, tail) = (["file", "discard"], ["start", "ignore_older"]);
+        let processors = ["route", "filter"];
+        for (what, word, candidates, expected) in [
+            (
+                Word::Type,
+                "copy",
+                &types[..],
+                "several sinks with the same input",
+            ),
+            (
+                Word::Type,
+                "copy",
+                &processors,
+                "several sinks with the same input",
+            ),
+            (
+                Word::Option,
+                "ignore_older_secs",
+                &tail,
+                "called `ignore_older` here",
+            ),
+            (Word::Option, "read_from_head", &tail, "start: beginning"),
+            (
+                Word::Choice,
+                "drop_newest",
+                &["block", "skip"],
+                "never dropped",
+            ),
+            (
+                Word::Option,
+                "address",
+                &["servers", "peer"],
+                "called `servers` here",
+            ),
+        ] {
+            let help = help(what, word, candidates);
+            assert!(help.contains(expected), "{word}: {help}");
+        }
     }
 }
