@@ -1,187 +1,243 @@
-//! The drawing of the graph. It has a block for every channel, for every processor, and for every source that feeds a sink directly or
-//! feeds no node. A block shows the node and its neighbours.
+//! The drawing of the graph in one piece: records flow down. Each node has a line, and lanes on the left lead from it to the nodes that
+//! take its records. All edges to the same node share a lane.
 
 use std::fmt::Write;
 
 use super::{Edge, Explained, Kind, Port};
 use crate::page::width;
 
-/// Returns the blocks: first those of channels and processors in the direction of the flow, then those of sources.
+/// The maximum number of inputs that the line of a node names.
+const INPUTS_MAX: usize = 4;
+
+/// Returns the lines of all nodes.
 pub fn render(explained: &Explained) -> String {
-    let mut blocks: Vec<String> = Vec::new();
-    for (at, node) in explained.nodes.iter().enumerate() {
+    let mut lanes = Lanes::default();
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for at in in_flow(explained) {
         let takers = taken(explained, at);
-        let feeds_sinks = takers
-            .iter()
-            .any(|edge| explained.nodes[edge.to].kind == Kind::Sink);
-        if node.kind == Kind::Source && (takers.is_empty() || feeds_sinks) {
-            blocks.push(block(
-                &[],
-                &label(explained, at, None),
-                &right(explained, at),
-            ));
+        if lanes.are_free() && !rows.is_empty() {
+            rows.push(Default::default());
+        }
+        let line = lanes.enter(at);
+        rows.push((line, label(explained, at)));
+        let branches = lanes.leave(takers.iter().map(|edge| edge.to));
+        if let Some(branches) = branches {
+            rows.push((branches, String::new()));
+        }
+        for end in loose_ends(explained, at, &takers) {
+            rows.push((lanes.shown(), end));
         }
     }
-    let middle = in_flow(explained).into_iter().map(|at| {
-        let left = given(explained, at);
-        let left = left.iter().map(|edge| {
-            let kind = explained.nodes[edge.from].type_;
-            with_tags(format!("{} ({kind})", explained.port_name(edge)), edge)
-        });
-        let left: Vec<_> = left.collect();
-        block(&left, &label(explained, at, None), &right(explained, at))
-    });
-    let middle: Vec<_> = middle.collect();
-    [middle, blocks].concat().join("\n")
+    let wide = rows.iter().map(|(lanes, _)| width(lanes)).max();
+    let mut out = String::new();
+    for (lanes, text) in rows {
+        let gap = " ".repeat(wide.unwrap_or(0) - width(&lanes));
+        let _ = writeln!(out, "{}", format!("  {lanes}{gap}  {text}").trim_end());
+    }
+    out
 }
 
-/// Channels and processors. Each comes after the channels and processors that it takes records from.
+/// All nodes. Each comes after the nodes that it takes records from, and as close to them as possible.
 fn in_flow(explained: &Explained) -> Vec<usize> {
-    let has_block = |at: &usize| {
-        let kind = explained.nodes[*at].kind;
-        matches!(kind, Kind::Channel | Kind::Processor)
-    };
-    let mut waiting: Vec<usize> = (0..explained.nodes.len()).filter(has_block).collect();
+    let all = 0..explained.nodes.len();
+    let is_sink = |at: &usize| explained.nodes[*at].kind == Kind::Sink;
+    let (sinks, others): (Vec<usize>, Vec<usize>) = all.partition(is_sink);
     let mut listed = Vec::new();
-    while !waiting.is_empty() {
-        let is_ready = |at: &usize| {
-            let inputs = explained.edges.iter();
-            let mut inputs = inputs.filter(|it| it.to == *at && it.port != Port::Rejected);
-            !inputs.any(|edge| waiting.contains(&edge.from))
-        };
-        // Without the edges for rejected records, the graph has no cycle, so at least one node is ready.
-        let next = waiting.iter().position(is_ready).unwrap_or(0);
-        listed.push(waiting.remove(next));
+    for at in [sinks, others].concat() {
+        list(explained, at, &mut listed);
     }
     listed
 }
 
-/// The edges by which records leave a node, without the edges for rejected records. Another section of the page shows those edges.
+/// Lists a node behind the nodes that it takes records from. Without the edges for rejected records, the graph has no cycle.
+fn list(explained: &Explained, node: usize, listed: &mut Vec<usize>) {
+    if listed.contains(&node) {
+        return;
+    }
+    let edges = explained.edges.iter();
+    for edge in edges.filter(|edge| edge.to == node && edge.port != Port::Rejected) {
+        list(explained, edge.from, listed);
+    }
+    listed.push(node);
+}
+
+/// The edges by which records leave a node, without the edges for rejected records, which have no lanes.
 fn taken(explained: &Explained, node: usize) -> Vec<&Edge> {
     let edges = explained.edges.iter();
     let edges = edges.filter(|edge| edge.from == node && edge.port != Port::Rejected);
     edges.collect()
 }
 
-/// The edges by which records enter a node. Edges for rejected records are included only if the node is a processor, because a processor
-/// may have no other edges.
-fn given(explained: &Explained, node: usize) -> Vec<&Edge> {
-    let is_processor = explained.nodes[node].kind == Kind::Processor;
+/// The name and the type of a node. Inputs follow that are not just all records of another node: routes, tags and rejected records.
+fn label(explained: &Explained, node: usize) -> String {
     let edges = explained.edges.iter();
-    let edges = edges.filter(|edge| edge.to == node);
-    edges
-        .filter(|edge| is_processor || edge.port != Port::Rejected)
-        .collect()
-}
-
-fn label(explained: &Explained, node: usize, edge: Option<&Edge>) -> String {
-    let node = &explained.nodes[node];
-    let name = format!("{} ({})", node.name, node.type_);
-    match edge {
-        None => name,
-        Some(edge) => with_tags(name, edge),
+    let (rejected, records): (Vec<_>, Vec<_>) = edges
+        .filter(|edge| edge.to == node)
+        .partition(|edge| edge.port == Port::Rejected);
+    let records = records.into_iter();
+    let mut inputs: Vec<String> = records
+        .filter(|edge| edge.port != Port::Records || edge.tags.is_some())
+        .map(|edge| input(explained, edge))
+        .collect();
+    match &rejected[..] {
+        [] => {}
+        [one] => inputs.push(input(explained, one)),
+        many => inputs.push(format!("rejected records of {} nodes", many.len())),
+    }
+    if inputs.len() > INPUTS_MAX {
+        let more = inputs.split_off(INPUTS_MAX - 1).len();
+        inputs.push(format!("{more} more"));
+    }
+    let its = &explained.nodes[node];
+    let name = format!("{} ({})", its.name, its.type_);
+    match inputs.is_empty() {
+        true => name,
+        false => format!("{name} ◀ {}", inputs.join("; ")),
     }
 }
 
-fn with_tags(name: String, edge: &Edge) -> String {
+fn input(explained: &Explained, edge: &Edge) -> String {
+    let port = explained.port_name(edge);
     match &edge.tags {
-        None => name,
-        Some(tags) => format!("{name}, tags {tags}"),
+        None => port,
+        Some(tags) => format!("{port}, tags {tags}"),
     }
 }
 
-/// The right side of a node's block. Each entry is a port of the node (`.ROUTE`, or empty for the port `NAME`) and a consumer of this port.
-fn right(explained: &Explained, from: usize) -> Vec<(String, String)> {
-    let node = &explained.nodes[from];
-    let edges = taken(explained, from);
-    if node.kind == Kind::Source {
-        // The other consumers of a source have their own blocks, which show the source on the left.
-        let to_sinks = edges
-            .iter()
-            .filter(|edge| explained.nodes[edge.to].kind == Kind::Sink);
-        let to_sinks = to_sinks.map(|edge| (String::new(), label(explained, edge.to, Some(edge))));
-        let to_sinks: Vec<_> = to_sinks.collect();
-        return match to_sinks.is_empty() {
-            true => vec![(String::new(), "no node: counted and dropped".to_owned())],
-            false => to_sinks,
+/// The ports of a node whose records no node takes.
+fn loose_ends(explained: &Explained, node: usize, takers: &[&Edge]) -> Vec<String> {
+    let processor = explained.processors.iter().find(|it| it.node == node);
+    let Some(processor) = processor else {
+        let then = match (explained.nodes[node].kind, takers) {
+            (Kind::Source, []) => "no node takes its records: counted and dropped",
+            (Kind::Channel, []) => "no node reads it: it fills up, then its sources wait",
+            _ => return Vec::new(),
         };
-    }
-    if node.kind == Kind::Channel && edges.is_empty() {
-        let then = "no node: it fills up, then its sources wait";
-        return vec![(String::new(), then.to_owned())];
-    }
-    let mut right = Vec::new();
-    let processor = explained.processors.iter().find(|it| it.node == from);
-    let main = vec![String::new()];
-    for port in processor.map_or(&main, |processor| &processor.ports) {
-        let of_port = |edge: &&&Edge| match &edge.port {
+        return vec![then.to_owned()];
+    };
+    let is_taken = |port: &&String| {
+        takers.iter().any(|edge| match &edge.port {
             Port::Records => port.is_empty(),
-            Port::Route(route) => route == port,
+            Port::Route(route) => route == *port,
             Port::Rejected => false,
-        };
-        let shown = match port.is_empty() {
-            true => String::new(),
-            false => format!(".{port}"),
-        };
-        let before = right.len();
-        for edge in edges.iter().filter(of_port) {
-            right.push((shown.clone(), label(explained, edge.to, Some(edge))));
-        }
-        if right.len() == before {
-            right.push((shown, "no node: counted as filtered".to_owned()));
-        }
-    }
-    right
+        })
+    };
+    let loose = processor.ports.iter().filter(|port| !is_taken(port));
+    let text = |port: &String| match port.is_empty() {
+        true => "no node takes its records: counted as filtered".to_owned(),
+        false => format!(".{port}: no node takes it: counted as filtered"),
+    };
+    loose.map(text).collect()
 }
 
-/// Draws a block: the names of `left`, then `middle` on the first line, then the ports and names of `right`, with lines between them.
-fn block(left: &[String], middle: &str, right: &[(String, String)]) -> String {
-    let left_width = left.iter().map(|name| width(name)).max().unwrap_or(0);
-    let (lines, mut out) = (left.len().max(right.len()).max(1), String::new());
-    for at in 0..lines {
-        let mut line = String::from("  ");
-        if !left.is_empty() {
-            match left.get(at) {
-                Some(name) => {
-                    line.push_str(&format!("{name} "));
-                    line.push_str(&"─".repeat(left_width - width(name)));
-                }
-                None => line.push_str(&" ".repeat(left_width + 1)),
-            }
-            line.push_str(match (at, left.len()) {
-                (0, 1) => "───▶ ",
-                (0, _) => "─┬─▶ ",
-                (at, count) if at + 1 < count => "─┤   ",
-                (at, count) if at + 1 == count => "─┘   ",
-                _ => "     ",
-            });
-        }
-        let middle_width = width(middle);
-        match at {
-            0 => line.push_str(middle),
-            _ => line.push_str(&" ".repeat(middle_width)),
-        }
-        if let Some((port, name)) = right.get(at) {
-            line.push_str(match (at, right.len()) {
-                (0, 1) => " ──",
-                (0, _) => " ─┬",
-                (at, count) if at + 1 < count => "  ├",
-                _ => "  └",
-            });
-            line.push_str(&arrow(port, right));
-            line.push_str(name);
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
-    out
+/// The lanes beside the next line. Each leads to a node that stands below; `None`: the lane is free.
+#[derive(Default)]
+struct Lanes {
+    all: Vec<Option<usize>>,
+    /// The lane of the current node.
+    own: usize,
 }
 
-/// The arrow to a consumer, with the name of the port. All arrows of a block have the same length.
-fn arrow(port: &str, right: &[(String, String)]) -> String {
-    let most = right.iter().map(|(port, _)| width(port)).max().unwrap_or(0);
-    match (most, port) {
-        (0, _) => "─▶ ".to_owned(),
-        (_, "") => format!("{}▶ ", "─".repeat(most + 4)),
-        _ => format!("─ {port} {}▶ ", "─".repeat(most - width(port) + 1)),
+impl Lanes {
+    fn are_free(&self) -> bool {
+        self.all.iter().all(Option::is_none)
     }
+
+    fn find(&self, lane: Option<usize>) -> Option<usize> {
+        self.all.iter().position(|it| *it == lane)
+    }
+
+    /// A free lane, to the right of the current node if possible.
+    fn free(&mut self) -> usize {
+        let right = self.all.iter().skip(self.own).position(Option::is_none);
+        let free = right
+            .map(|at| self.own + at)
+            .or_else(|| self.find(None))
+            .unwrap_or(self.all.len());
+        if free == self.all.len() {
+            self.all.push(None);
+        }
+        free
+    }
+
+    /// The line of a node, which ends the lane that leads to it.
+    fn enter(&mut self, node: usize) -> String {
+        self.own = 0;
+        self.own = match self.find(Some(node)) {
+            Some(lane) => lane,
+            None => self.free(),
+        };
+        self.all[self.own] = Some(node);
+        let lanes = self.all.iter().enumerate();
+        let lanes = lanes.map(|(at, lane)| match lane {
+            _ if at == self.own => '●',
+            Some(_) => '│',
+            None => ' ',
+        });
+        spaced(lanes)
+    }
+
+    /// The line below a node, with the lanes to the nodes that take its records. `None` if a single new lane leads straight on, or none.
+    fn leave(&mut self, takers: impl Iterator<Item = usize>) -> Option<String> {
+        let before = self.all.clone();
+        self.all[self.own] = None;
+        let mut joined = vec![self.own];
+        for taker in takers {
+            let lane = match self.find(Some(taker)) {
+                Some(lane) => lane,
+                None => self.free(),
+            };
+            self.all[lane] = Some(taker);
+            joined.push(lane);
+        }
+        let line = match joined.iter().all(|lane| *lane == self.own) {
+            true => None,
+            false => Some(self.branches(&before, &joined)),
+        };
+        while self.all.last() == Some(&None) {
+            self.all.pop();
+        }
+        line
+    }
+
+    /// A horizontal line through the lanes `joined`. It passes behind all other lanes.
+    fn branches(&self, before: &[Option<usize>], joined: &[usize]) -> String {
+        let first = joined.iter().min().copied().unwrap_or(self.own);
+        let last = joined.iter().max().copied().unwrap_or(self.own);
+        let mut out = String::new();
+        for (at, lane) in self.all.iter().enumerate() {
+            let is_joined = joined.contains(&at);
+            let up = before.get(at).is_some_and(Option::is_some);
+            let (left, right) = (at > first && at <= last, at >= first && at < last);
+            out.push(match (is_joined, up, lane.is_some(), left, right) {
+                (false, true, ..) => '│',
+                (false, _, _, true, true) => '─',
+                (false, ..) => ' ',
+                (_, true, true, true, true) => '┼',
+                (_, true, true, true, false) => '┤',
+                (_, true, true, false, _) => '├',
+                (_, true, false, true, true) => '┴',
+                (_, true, false, true, false) => '┘',
+                (_, true, false, false, _) => '└',
+                (_, false, _, true, true) => '┬',
+                (_, false, _, true, false) => '┐',
+                (_, false, _, false, _) => '┌',
+            });
+            out.push(if right { '─' } else { ' ' });
+        }
+        out.truncate(out.trim_end().len());
+        out
+    }
+
+    /// A line that no lane leaves or joins.
+    fn shown(&self) -> String {
+        let lanes = self.all.iter();
+        spaced(lanes.map(|lane| if lane.is_some() { '│' } else { ' ' }))
+    }
+}
+
+/// Characters with spaces between them.
+fn spaced(lanes: impl Iterator<Item = char>) -> String {
+    let lanes: Vec<String> = lanes.map(String::from).collect();
+    lanes.join(" ")
 }

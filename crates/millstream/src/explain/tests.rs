@@ -17,7 +17,8 @@ use millstream_pipeline::{
     tags::TagFilter,
 };
 
-use super::{Explained, dot, mermaid, text};
+use super::{Edge, Explained, Kind, Node, Port, dot, drawing, mermaid, text};
+use crate::{config, registry};
 
 struct Fake(Guarantee);
 
@@ -298,4 +299,96 @@ fn a_source_that_feeds_a_sink_and_a_channel_waits_for_both() {
     let page = text::render(&explained);
     let line = "when end has settled the batch and buffer has kept it: 1s at most";
     assert!(page.contains(line), "{page}");
+}
+
+/// A graph of `count` nodes whose edges lead from lower to higher numbers; `next` returns random numbers.
+fn random_graph(count: usize, mut next: impl FnMut(usize) -> usize) -> Explained {
+    let mut explained = Explained::new(&plan());
+    let node = |at: usize| Node {
+        name: format!("n{at}"),
+        type_: "any",
+        kind: Kind::Processor,
+        rejects_taken: false,
+        settles_within: None,
+    };
+    explained.nodes = (0..count).map(node).collect();
+    explained.edges.clear();
+    for to in 1..count {
+        for _ in 0..next(4) {
+            let from = next(to);
+            explained.edges.push(Edge {
+                from,
+                port: Port::Records,
+                to,
+                tags: None,
+            });
+        }
+    }
+    explained
+}
+
+/// Whether a character of the drawing leads up and down. A node leads up if it has inputs, and down if it has takers.
+fn leads(explained: &Explained, line: &str, mark: char) -> (bool, bool) {
+    if mark != '●' {
+        return ("│├┤┼┴└┘".contains(mark), "│├┤┼┬┌┐".contains(mark));
+    }
+    let at = explained.nodes.iter().position(|node| {
+        let shown = format!(" {} (any)", node.name);
+        line.ends_with(&shown)
+    });
+    let edges = &explained.edges;
+    (
+        edges.iter().any(|edge| Some(edge.to) == at),
+        edges.iter().any(|edge| Some(edge.from) == at),
+    )
+}
+
+#[test]
+fn every_lane_of_the_drawing_leads_from_one_node_to_another() {
+    let mut state = 1_u64;
+    let mut next = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    for _ in 0..300 {
+        let explained = random_graph(1 + next(14), &mut next);
+        let drawn = drawing::render(&explained);
+        assert_eq!(drawn.matches('●').count(), explained.nodes.len(), "{drawn}");
+        let lanes = |line: &str| -> Vec<char> {
+            let name = line.find('n').unwrap_or(line.len());
+            line[..name].chars().collect()
+        };
+        for (upper, lower) in drawn.lines().zip(drawn.lines().skip(1)) {
+            let (above, below) = (lanes(upper), lanes(lower));
+            for at in 0..above.len().max(below.len()) {
+                let of = |lanes: &[char]| lanes.get(at).copied().unwrap_or(' ');
+                let (_, down) = leads(&explained, upper, of(&above));
+                let (up, _) = leads(&explained, lower, of(&below));
+                assert_eq!(down, up, "column {at} of\n{upper}\n{lower}\nin\n{drawn}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_promise_below_exactly_once_has_its_reason() {
+    for component in registry::all() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("millstream.yaml");
+        std::fs::write(&file, component.example).unwrap();
+        let name = component.name;
+        let Ok(loaded) = config::read(&[file]) else {
+            panic!("the example of {name} is wrong");
+        };
+        let plan = loaded.plan;
+        for durable in [true, false] {
+            let sources = plan.sources.iter().map(|it| it.source.promise(durable));
+            let sinks = plan.sinks.iter().map(|it| it.sink.promise(durable));
+            for promise in sources.chain(sinks) {
+                let has_reason =
+                    promise.guarantee == Guarantee::ExactlyOnce || !promise.condition.is_empty();
+                assert!(has_reason, "{name}, durable: {durable}: {promise:?}");
+            }
+        }
+    }
 }

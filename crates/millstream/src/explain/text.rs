@@ -30,7 +30,7 @@ pub fn render(explained: &Explained) -> String {
             let _ = write!(out, "\n{title}\n\n{body}");
         }
     };
-    section("THE GRAPH", drawing::render(explained));
+    section("THE GRAPH, FROM TOP TO BOTTOM", drawing::render(explained));
     section("PROCESSORS", processors(explained));
     section("WHAT IS PROMISED", promises(explained));
     section("WHY, AND ON WHICH CONDITIONS", conditions(explained));

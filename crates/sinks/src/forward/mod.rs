@@ -112,7 +112,15 @@ impl Sink for Forward {
                 Guarantee::AtLeastOnce,
                 "a chunk in doubt may go to another server; exactly once with `failover: wait`",
             ),
-            _ => Promise::new(Guarantee::AtLeastOnce, ""),
+            (true, _, _) => Promise::new(
+                Guarantee::AtLeastOnce,
+                "a chunk whose ack was lost is sent again, and its server may store it twice; exactly once with `peer: millstream`, if \
+                 every server is a Millstream with a disk channel",
+            ),
+            (false, _, _) => Promise::new(
+                Guarantee::AtLeastOnce,
+                "without a disk channel in front of it, what senders repeat is sent again",
+            ),
         }
     }
 

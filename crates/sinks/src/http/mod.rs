@@ -94,7 +94,12 @@ impl Sink for Http {
             (true, _, true) => {
                 "a record that is sent again makes no second document: its id is the same"
             }
-            _ => "",
+            (true, false, false) => {
+                "a request whose answer was lost is sent again; `idempotency_key: true` lets a server recognize it"
+            }
+            (false, _, _) => {
+                "without a disk channel in front of it, what senders repeat is sent again"
+            }
         };
         Promise::new(Guarantee::AtLeastOnce, text)
     }

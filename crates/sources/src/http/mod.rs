@@ -109,7 +109,10 @@ impl Source for Http {
                 "for requests with an Idempotency-Key that are repeated to this receiver within the window; at least once for others",
             )
         } else {
-            Promise::new(Guarantee::AtLeastOnce, "")
+            Promise::new(
+                Guarantee::AtLeastOnce,
+                "without a disk channel behind it, requests that are repeated are not recognized",
+            )
         }
     }
 

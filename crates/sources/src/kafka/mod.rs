@@ -141,7 +141,10 @@ impl Source for Kafka {
                 "records of a partition that moves to another member before its offset is committed are read twice; exactly once \
                  with `partitions`",
             ),
-            (false, _) => Promise::new(Guarantee::AtLeastOnce, ""),
+            (false, _) => Promise::new(
+                Guarantee::AtLeastOnce,
+                "without a disk channel behind it, records that were read shortly before a crash are read again",
+            ),
         }
     }
 }
