@@ -207,6 +207,15 @@ fn a_running_sink_can_be_skipped_ahead_and_restarts_after_the_skipped_records() 
     assert!(said.contains(told), "{said}");
     assert_eq!(fs::read_to_string(&output).unwrap().lines().count(), 2);
     assert!(skip("stuck", "1.5", 0).contains("stuck has settled up to 1.5"));
+    // The name of the channel is enough, as for `forget`.
+    let config = here.join("millstream.yaml");
+    let by_name = Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args(["channel", "skip", "--running", "--consumer", "stuck"])
+        .args(["--to", "1.5", "--output", file, "--config"])
+        .args([config.to_str().unwrap(), "buffer"])
+        .output()
+        .unwrap();
+    assert!(text(by_name, 0).contains("stuck has settled up to 1.5"));
     let log = program.log();
     assert!(log.contains("stuck was moved to 1.5: 2 records"), "{log}");
     assert!(log.contains("200: 2 records skipped"), "{log}");

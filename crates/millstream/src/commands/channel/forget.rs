@@ -31,7 +31,7 @@ pub struct Forget {
     /// Forget it even if a sink of that name read the channel after its last start.
     #[arg(long)]
     force: bool,
-    /// Ask the running instance: PATH is then the name of the channel.
+    /// Ask the running instance to remove it now.
     #[arg(long, conflicts_with_all = ["force", "accept_loss"])]
     running: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ impl Forget {
             Ok(client) => client,
             Err(code) => return code,
         };
-        let channel = coded(&self.at.path.to_string_lossy());
+        let channel = coded(&self.at.name());
         let path = format!("/channels/{channel}/forget?consumer={}", coded(consumer));
         match client.post(&path) {
             Ok(answer) => match answer["why"].as_str() {

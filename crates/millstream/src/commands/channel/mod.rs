@@ -14,12 +14,13 @@ use clap::{Args, Subcommand};
 use millstream_channels::disk::log::{Error, inspect::Directory};
 use millstream_sys::disk::HostDisk;
 
-use crate::{client::Client, commands::instance::Remote, exit, page};
+use crate::{client::Client, commands::instance::Remote, config, exit, page};
 
 /// Inspect a disk channel: contents, damage, backlogs; skip records or forget consumers.
 ///
 /// PATH is the channel's directory, DATA_DIR/channels/NAME. `ls`, `verify` and `cat` may look at a channel that is in use.
-/// For `skip` and `forget`, stop its instance first, or let `--running` ask the instance to make the change.
+/// For `skip` and `forget`, stop its instance first, or let `--running` ask the instance to make the change; PATH may then also be
+/// the name of the channel.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -29,6 +30,7 @@ Examples:
   millstream channel skip --consumer archive --to 1.2003 --output passed.json /var/lib/millstream/channels/buffer
   millstream channel skip --running --consumer archive --to end --output passed.json /var/lib/millstream/channels/buffer
   millstream channel forget --consumer archive /var/lib/millstream/channels/buffer
+  millstream channel forget --running --consumer archive /var/lib/millstream/channels/buffer
   millstream channel forget --accept-loss /var/lib/millstream/channels/buffer
 
 Exit codes: 0 done, 1 damage was found or it cannot be done, 64 wrong command line")]
@@ -75,7 +77,7 @@ impl From<Error> for Trouble {
 /// The instance that has the channel open.
 #[derive(Args)]
 struct Instance {
-    /// Configuration files and directories of the instance; only `api.listen` and `api.tls` are taken from them.
+    /// Configuration files and directories of the instance; only `api.listen`, `api.tls` and `data_dir` are taken from them.
     #[arg(
         long,
         requires = "running",
@@ -92,6 +94,21 @@ impl Instance {
     fn client(&self) -> Result<Client, u8> {
         self.remote.client(&self.config)
     }
+
+    /// The directory of a channel that is given by its directory or by its name. On failure prints why, and returns the exit code.
+    fn directory(&self, at: &At) -> Result<At, u8> {
+        let is_name = at.path.components().count() == 1 && !at.path.exists();
+        if !is_name {
+            return Ok(At {
+                path: at.path.clone(),
+            });
+        }
+        let data_dir = config::data_dir(&self.config);
+        let data_dir = data_dir.map_err(|problems| config::complain(&problems))?;
+        Ok(At {
+            path: data_dir.join("channels").join(&at.path),
+        })
+    }
 }
 
 /// A name, encoded for a URL.
@@ -107,6 +124,16 @@ struct At {
 }
 
 impl At {
+    /// The name of the channel: that of its directory.
+    fn name(&self) -> String {
+        let path = self.path.canonicalize();
+        let path = path.as_ref().unwrap_or(&self.path);
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }
+
     /// Opens the directory for inspection. If the directory is not a channel, the error names channels nearby.
     fn open(&self) -> Result<Directory, Trouble> {
         match Directory::open(&HostDisk, &self.path) {

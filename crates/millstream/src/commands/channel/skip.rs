@@ -50,7 +50,13 @@ pub struct Skip {
 
 impl Skip {
     /// Skips; returns the exit code.
-    pub fn execute(self) -> Result<u8, Trouble> {
+    pub fn execute(mut self) -> Result<u8, Trouble> {
+        if self.running {
+            self.at = match self.instance.directory(&self.at) {
+                Ok(at) => at,
+                Err(code) => return Ok(code),
+            };
+        }
         let directory = self.at.open()?;
         let consumer = &self.consumer;
         if !self.running {
@@ -101,10 +107,8 @@ impl Skip {
 
     /// Asks the instance to move the consumer; returns the number of skipped records that the consumer had not settled.
     fn ask(&self, client: &Client, directory: &Directory, to: Position) -> Result<u64, Trouble> {
-        let path = fs::canonicalize(&self.at.path);
-        let path = path.map_err(|error| Trouble(format!("{}: {error}", self.at.path.display())))?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let (channel, consumer, id) = (coded(&name), coded(&self.consumer), directory.channel);
+        let (channel, consumer) = (coded(&self.at.name()), coded(&self.consumer));
+        let id = directory.channel;
         let answer = client
             .post(&format!(
                 "/channels/{channel}/skip?consumer={consumer}&to={to}&id={id}"

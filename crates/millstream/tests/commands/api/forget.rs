@@ -63,7 +63,9 @@ fn a_full_channel_continues_when_the_consumer_that_holds_it_is_forgotten() {
     assert!(text.contains("without a sink are: old"), "{text}");
     assert_eq!(forget("old", "other", api).0, Some(1));
     let before = settled();
-    let (code, text) = forget("old", "kept", api);
+    // The channel can be given by its directory, as for the other commands, or by its name.
+    let kept = place.join("data/channels/kept");
+    let (code, text) = forget("old", kept.to_str().unwrap(), api);
     assert_eq!(code, Some(0), "{text}");
     wait_until("records flow again", || settled() > before + 100_000);
     assert!(gauge(0) && !get_here(api, "/status").contains("--consumer old"));
