@@ -15,6 +15,8 @@ use crate::{
 
 /// The minimum time between two lines of one node.
 const QUIET: Duration = Duration::from_secs(10);
+/// The kind of these lines.
+const KIND: &str = "rejection";
 /// The maximum number of characters that are shown of a record and of a reason; both may come from a peer.
 const SHOWN_CHARS: usize = 200;
 
@@ -99,9 +101,14 @@ impl Lines {
         };
         let to = &self.to;
         match records {
-            1 => tracing::warn!(node = &*self.node, "1 record rejected {to}: {first}"),
+            1 => tracing::warn!(
+                node = &*self.node,
+                kind = KIND,
+                "1 record rejected {to}: {first}"
+            ),
             _ => tracing::warn!(
                 node = &*self.node,
+                kind = KIND,
                 "{records} records rejected {to}; the first: {first}"
             ),
         }
@@ -156,9 +163,16 @@ mod tests {
     use super::*;
     use crate::reject;
 
-    /// Collects the messages of all events.
+    /// Collects the messages of all events that have the kind of rejections.
     #[derive(Clone, Default)]
     struct Collected(Arc<Mutex<Vec<String>>>);
+
+    /// The fields of one event.
+    #[derive(Default)]
+    struct Fields {
+        kind: String,
+        message: String,
+    }
 
     impl Subscriber for Collected {
         fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -174,7 +188,10 @@ mod tests {
         fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
         fn event(&self, event: &Event<'_>) {
-            event.record(&mut self.clone());
+            let mut fields = Fields::default();
+            event.record(&mut fields);
+            assert_eq!(fields.kind, format!("{KIND:?}"), "{}", fields.message);
+            self.0.lock().unwrap().push(fields.message);
         }
 
         fn enter(&self, _: &span::Id) {}
@@ -182,10 +199,12 @@ mod tests {
         fn exit(&self, _: &span::Id) {}
     }
 
-    impl Visit for Collected {
+    impl Visit for Fields {
         fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-            if field.name() == "message" {
-                self.0.lock().unwrap().push(format!("{value:?}"));
+            match field.name() {
+                "message" => self.message = format!("{value:?}"),
+                "kind" => self.kind = format!("{value:?}"),
+                _ => {}
             }
         }
     }
