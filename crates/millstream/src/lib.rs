@@ -39,8 +39,8 @@ static ALLOCATOR: MidPage = MidPage;
 /// Moves event streams from where they are written to where they are kept, and loses nothing it accepted.
 ///
 /// Start with `millstream example aggregator > millstream.yaml`. `millstream explain millstream.yaml` shows what it does, and
-/// `millstream run millstream.yaml` runs it. `millstream components` lists all sources, channels and sinks, and the
-/// pages `config`, `tags`, `templates` and `secrets`.
+/// `millstream run millstream.yaml` runs it. `millstream components` lists all sources, processors, channels and sinks,
+/// and the pages `config`, `tags`, `templates` and `secrets`.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Cli {

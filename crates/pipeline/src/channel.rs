@@ -198,6 +198,11 @@ pub trait Channel: Send + Sync {
     fn unsettled_bytes(&self, _consumer: &str) -> u64 {
         0
     }
+    /// Returns a function that tells how many bytes the slowest consumer has not settled, also after the channel is closed. `None` for
+    /// memory, where nothing stays.
+    fn backlog(&self) -> Option<Backlog> {
+        None
+    }
     /// Prepares to apply the options of another configuration of the same type ([`ChannelConfig::options`]). The returned step applies
     /// them; before it is called, nothing changes. `None` if only a restart can apply them.
     ///
@@ -235,6 +240,9 @@ pub struct Attached {
     /// Whether the channel did not know the consumer before.
     pub is_new: bool,
 }
+
+/// Tells how many bytes the slowest consumer of a channel has not settled ([`Channel::backlog`]).
+pub type Backlog = Box<dyn Fn() -> u64 + Send>;
 
 /// Applies changed options to a channel.
 pub type Apply = Box<dyn FnOnce() + Send>;

@@ -81,6 +81,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<(Running, Reloader), F
         ends,
         started,
         channels: Vec::new(),
+        closed: Vec::new(),
         dropped_before: 0,
         stop_sources,
         stop_sinks,

@@ -132,6 +132,8 @@ pub struct Running {
     pub(crate) ends: mpsc::Receiver<Event>,
     pub(crate) started: Arc<Started>,
     pub(crate) channels: Vec<Open>,
+    /// The channels that have closed at the end, for [`Running::left`].
+    pub(crate) closed: Vec<Open>,
     /// The result of [`Running::dropped`] when the stop began.
     pub(crate) dropped_before: u64,
     pub(crate) stop_sources: Stopper,
@@ -154,6 +156,7 @@ impl Running {
             self.dropped_before = self.dropped();
         }
         self.stopping = true;
+        self.watch_channels();
         self.stop_sources.stop();
         self.let_sinks_stop();
     }
@@ -175,6 +178,10 @@ impl Running {
     /// the process would find the same state. After such a failure, the method returns only after [`Running::stop`] or with `--once`.
     /// Cancel safe: the future can be dropped and the method called again.
     pub async fn ended(&mut self) -> Vec<Failure> {
+        if self.once {
+            // The channels close as soon as the inputs have ended.
+            self.watch_channels();
+        }
         while self.started.all() > 0 || self.waits_for_operator() {
             let Some(told) = self.ends.recv().await else {
                 break;
@@ -188,7 +195,7 @@ impl Running {
         self.see_channels();
         while let Some(channel) = self.channels.last_mut() {
             let finished = channel.finished().await;
-            self.channels.pop();
+            self.closed.extend(self.channels.pop());
             let failed = finished.err().map(|failure| ("".into(), failure));
             self.failures.extend(failed);
         }
@@ -237,6 +244,20 @@ impl Running {
         self.channels.extend(self.started.take_channels());
     }
 
+    fn watch_channels(&mut self) {
+        self.see_channels();
+        self.channels.iter_mut().for_each(Open::watch);
+    }
+
+    /// After the end: the durable channels that hold records for the next start, and how many bytes the slowest consumer of each has not
+    /// settled.
+    pub fn left(&self) -> Vec<(&str, u64)> {
+        let all = self.channels.iter().chain(&self.closed).map(Open::left);
+        let mut all: Vec<_> = all.filter(|(_, bytes)| *bytes > 0).collect();
+        all.sort_unstable();
+        all
+    }
+
     /// Called if [`Running::ended`] has not returned in time. Returns whether all durable channels are closed and hold everything that
     /// was accepted; returns `false` if there are no durable channels. If true, nothing is lost when the process exits, even if some nodes
     /// hang.
@@ -245,7 +266,7 @@ impl Running {
         let has_channels = !self.channels.is_empty();
         while let Some(channel) = self.channels.last_mut() {
             match channel.is_finished().await {
-                Some(Ok(())) => drop(self.channels.pop()),
+                Some(Ok(())) => self.closed.extend(self.channels.pop()),
                 _ => return false,
             }
         }

@@ -12,7 +12,7 @@ use std::{
 use tokio::time::timeout;
 
 use crate::{
-    channel::{BoxFuture, Channel},
+    channel::{Backlog, BoxFuture, Channel},
     failure::Failure,
     report::Reporter,
     stop::{Stop, stop},
@@ -35,7 +35,10 @@ pub(crate) struct Started {
 /// An open durable channel. This value does not keep the channel alive. Only the channel's feeds and its task do, so the channel is
 /// freed completely when a reload removes it.
 pub(crate) struct Open {
+    name: String,
     channel: Weak<dyn Channel>,
+    /// Tells how much is left in the channel, also after it is closed ([`Open::watch`]).
+    backlog: Option<Backlog>,
     /// Resolves when the channel is closed.
     pub(crate) ended: Stop,
     /// Resolves when the channel is closed and everything in it is kept.
@@ -50,7 +53,7 @@ impl Open {
         finished: BoxFuture<'static, Result<(), Failure>>,
         (state, reporter): (StateCell, Reporter),
     ) -> Self {
-        let weak = Arc::downgrade(&channel);
+        let (name, weak) = (reporter.node().to_owned(), Arc::downgrade(&channel));
         let (running, ended) = stop();
         let task = tokio::spawn(async move {
             let finished = finished.await;
@@ -67,10 +70,23 @@ impl Open {
         });
         let died = |error| Err(Failure::us(format!("the task of a channel died: {error}")));
         Self {
+            name,
             channel: weak,
+            backlog: None,
             ended,
             finished: Box::pin(async move { task.await.unwrap_or_else(died) }),
         }
+    }
+
+    /// From now on, [`Open::left`] is known, also after the channel is closed. A channel that is watched is not freed completely.
+    pub(crate) fn watch(&mut self) {
+        let channel = self.channel.upgrade();
+        self.backlog = channel.and_then(|channel| channel.backlog());
+    }
+
+    /// The name of the channel, and how many bytes its slowest consumer has not settled; 0 if the channel is not watched.
+    pub(crate) fn left(&self) -> (&str, u64) {
+        (&self.name, self.backlog.as_ref().map_or(0, |left| left()))
     }
 
     /// Asks the channel to keep as much as it has space for, and to close.

@@ -208,6 +208,11 @@ impl Channel for DiskChannel {
         self.watch.backlog_bytes(consumer)
     }
 
+    fn backlog(&self) -> Option<channel::Backlog> {
+        let watch = self.watch.clone();
+        Some(Box::new(move || watch.backlog_bytes_max()))
+    }
+
     fn change(&self, options: Box<dyn Any + Send>) -> Option<Apply> {
         let config = options.downcast::<Config>().ok()?;
         if self.queue.ended().is_some() {

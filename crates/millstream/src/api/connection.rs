@@ -81,6 +81,18 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// The address for a browser. `machine` is the name of this machine, which stands for all of its addresses.
+    pub fn url(&self, machine: &str) -> Option<String> {
+        let address = self.listener.local_addr().ok()?;
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        Some(match address.ip().is_unspecified() {
+            true => format!("{scheme}://{machine}:{}/", address.port()),
+            false => format!("{scheme}://{address}/"),
+        })
+    }
+}
+
 impl axum::serve::Listener for Listener {
     type Io = Connection;
     type Addr = SocketAddr;

@@ -16,12 +16,12 @@ const AGGREGATOR: &str = include_str!("../../../../examples/aggregator.yaml");
 /// The example of an agent: tails files, keeps on disk, forwards.
 const AGENT: &str = include_str!("../../../../examples/agent.yaml");
 
-/// List all sources, channels and sinks, or show the page of one type with every option. The pages config, tags, templates and
-/// secrets describe what all types share.
+/// List all sources, processors, channels and sinks, or show the page of one type with every option. The pages config, tags,
+/// templates and secrets describe what all types share.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  millstream components               every source, channel and sink, with one sentence
+  millstream components               every source, processor, channel and sink, with one sentence
   millstream components file          what the sink `file` does, its options, what it promises
   millstream components sources/forward
   millstream components config        the settings at the top, the options that nodes share, sizes and times

@@ -153,13 +153,17 @@ impl Run {
             }
         };
         deadline.running(&running.nodes);
-        tracing::info!("started {} nodes", running.nodes.now().len());
         millstream_sources::abandon_left();
         for address in handover::close_rest() {
             tracing::warn!(
                 "nothing listens at {address}, which this process was started with: it is closed"
             );
         }
+        tracing::info!(
+            "started {}{}",
+            page::count(running.nodes.now().len(), "node"),
+            at(&events.pages)
+        );
         systemd::notify("READY=1");
         let (ended, asked) = self.until_ended(&mut running, &mut events, deadline).await;
         deadline.doing("sending the last metrics");
@@ -178,6 +182,7 @@ impl Run {
                 exit::FAILED
             }
         };
+        tracing::info!("{}", last_line(code, &running.left()));
         let asked = match asked {
             Some(Asked::Upgrade) => {
                 deadline.hold_signals().await;
@@ -255,11 +260,13 @@ impl Run {
             reloader,
             descriptions.clone(),
         );
+        let pages = bound.addresses(&loaded.settings.host);
         let shown = bound.serve(&running, requests, descriptions, &loaded.settings);
         let events = Events {
             signals,
             pusher: Pusher::start(shown.clone()),
             shown,
+            pages,
             reload,
             upgrade: upgrade.clone(),
             once: self.once,
@@ -333,6 +340,31 @@ async fn drain(
     running.is_all_kept().await.then(Vec::new)
 }
 
+/// Where the live page is, as the end of the line about the start.
+fn at(pages: &[String]) -> String {
+    match pages {
+        [] => String::new(),
+        _ => format!("; live page: {}", pages.join(" and ")),
+    }
+}
+
+/// The last line of a run: what is left in the disk channels (`left`, in bytes) for the next start.
+fn last_line(code: u8, left: &[(&str, u64)]) -> String {
+    let left = left.iter();
+    let left: Vec<_> = left
+        .map(|(channel, bytes)| format!("{} in {channel}", page::bytes(*bytes)))
+        .collect();
+    match (code, &*left) {
+        (exit::DRAINED, []) => "stopped: nothing is left".to_owned(),
+        (_, []) => "stopped with errors, see above; nothing is left in disk channels".to_owned(),
+        (exit::DRAINED, left) => format!("stopped: {} for the next start", left.join(", ")),
+        (_, left) => format!(
+            "stopped with errors, see above; {} for the next start",
+            left.join(", ")
+        ),
+    }
+}
+
 /// The signals that the program handles.
 struct Signals {
     term: Signal,
@@ -369,6 +401,8 @@ impl Signals {
 struct Events {
     signals: Signals,
     shown: Arc<Shown>,
+    /// The addresses of the live page.
+    pages: Vec<String>,
     pusher: Option<Pusher>,
     reload: Reload,
     upgrade: Upgrade,
@@ -413,6 +447,7 @@ impl Events {
             reload,
             upgrade,
             once,
+            pages: _,
             pusher: _,
         } = self;
         let mut check = None;
@@ -462,5 +497,39 @@ fn raise_open_files() {
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!("cannot raise the limit of open files: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_names_the_page_and_the_last_line_what_is_left() {
+        assert_eq!(at(&[]), "");
+        let pages = ["http://127.0.0.1:8687/", "https://agg-1:8688/"].map(str::to_owned);
+        let expected = "; live page: http://127.0.0.1:8687/ and https://agg-1:8688/";
+        assert_eq!(at(&pages), expected);
+        let left = [("buffer", 3 << 20), ("spool", 512)];
+        for (code, left, expected) in [
+            (exit::DRAINED, &[][..], "stopped: nothing is left"),
+            (
+                exit::DRAINED,
+                &left,
+                "stopped: 3MiB in buffer, 512B in spool for the next start",
+            ),
+            (
+                exit::FAILED,
+                &[],
+                "stopped with errors, see above; nothing is left in disk channels",
+            ),
+            (
+                exit::FAILED,
+                &left[1..],
+                "stopped with errors, see above; 512B in spool for the next start",
+            ),
+        ] {
+            assert_eq!(last_line(code, left), expected);
+        }
     }
 }

@@ -32,6 +32,7 @@ impl Rig {
             ends,
             started,
             channels: Vec::new(),
+            closed: Vec::new(),
             dropped_before: 0,
             stop_sources,
             stop_sinks,

@@ -65,6 +65,13 @@ impl Watch {
         self.index.lock().backlog_bytes(consumer)
     }
 
+    /// The approximate number of bytes that the slowest consumer has not settled.
+    pub fn backlog_bytes_max(&self) -> u64 {
+        let published = self.index.lock();
+        let slowest = published.consumers.range().map(|(lowest, _)| lowest);
+        slowest.map_or(0, |position| published.bytes_after(position))
+    }
+
     /// (used, limit) in bytes: what the segments hold, and how much they may hold. The unwritten part of the newest segment is free.
     pub fn space(&self) -> (u64, u64) {
         let published = self.index.lock();

@@ -520,9 +520,12 @@ fn under_systemd_it_reports_readiness_and_logs_priorities() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let text = fs::read_to_string(directory.path().join("log")).unwrap();
     assert!(
-        text.lines().any(|line| line == "<6>started 2 nodes"),
+        text.lines()
+            .any(|line| line.starts_with("<6>started 2 nodes")),
         "{text}"
     );
+    let last = text.lines().last();
+    assert_eq!(last, Some("<6>stopped: nothing is left"), "{text}");
     assert!(text.lines().all(|line| line.starts_with('<')), "{text}");
 }
 
