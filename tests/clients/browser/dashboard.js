@@ -9,6 +9,7 @@ const fs = require("node:fs");
 const http = require("node:http");
 const path = require("node:path");
 const { chromium } = require("playwright-core");
+const { graphs } = require("./graph.js");
 
 const [url, sinkPort, result, shots] = process.argv.slice(2);
 const axe = fs.readFileSync(require.resolve("axe-core"), "utf8");
@@ -147,7 +148,7 @@ async function shows_the_graph(page) {
 }
 
 async function rates_agree_with_metrics(page) {
-  // The page shows the last second, so it is asked during the time that the metrics are compared over.
+  // The page shows the last five seconds, so it is asked during the time that the metrics are compared over.
   await until("the rate of `steady` agrees with /metrics", async () => {
     const before = await counter("records_sent", "steady");
     const shown = [];
@@ -410,6 +411,7 @@ async function main() {
     await fits_a_phone(page);
     await opens_a_result(page);
     assert.deepEqual(faults, []);
+    await graphs(browser, url, { accessible, shot });
     await keeps_other_origins_out(browser);
     console.log("good");
   } finally {

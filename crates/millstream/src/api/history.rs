@@ -1,7 +1,7 @@
 //! The history of each node in a fixed amount of memory: a sample per second for five minutes, and one per ten seconds for an hour.
 //!
-//! Every second, the main thread takes one sample of all nodes from the existing meters. `/status` and `/events` show the rates of the last
-//! sample.
+//! Every second, the main thread takes one sample of all nodes from the existing meters. Seconds without a sample stay empty, so each sample
+//! keeps its time. `/status` and `/events` show the rates of the last five seconds.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,6 +16,9 @@ use super::flow::Rates;
 
 /// The time between two samples.
 pub const STEP: Duration = Duration::from_secs(1);
+/// The number of seconds over which the current rates are measured. Over one second, a source that sends two batches per second would
+/// alternate between rates.
+const RATE_SECONDS: usize = 5;
 /// The number of fine samples, one per second.
 const FINE_MAX: usize = 300;
 /// The number of seconds in a coarse sample.
@@ -186,9 +189,11 @@ struct Change {
 }
 
 struct OfNode {
-    /// The number of the last sample in which the node was seen.
+    /// The second of the last sample in which the node was seen.
     seen: u64,
-    before: Reading,
+    /// The readings of the last [`RATE_SECONDS`], the newest last.
+    before: VecDeque<(Instant, Reading)>,
+    /// The values of the last sample, with the rates of the last [`RATE_SECONDS`].
     now: Sample,
     rejected: Option<f64>,
     fine: VecDeque<Sample>,
@@ -200,9 +205,9 @@ struct OfNode {
 #[derive(Default)]
 pub struct History {
     nodes: HashMap<Arc<str>, OfNode>,
-    /// The number of samples so far.
-    samples: u64,
-    last: Option<Instant>,
+    /// The second of the last sample; the first sample is in second 1.
+    second: u64,
+    first: Option<Instant>,
     /// When the last sample was taken, by the wall clock.
     time: i64,
 }
@@ -210,20 +215,21 @@ pub struct History {
 impl History {
     /// Takes a sample of all nodes. Nodes that `all` does not contain no longer exist, and their histories are removed.
     pub fn sample<'a>(&mut self, all: impl Iterator<Item = Seen<'a>>, now: Instant) {
-        let seconds = self.last.map(|last| (now - last).as_secs_f32());
-        (self.last, self.time) = (Some(now), Timestamp::now().as_second());
-        self.samples += 1;
+        let first = *self.first.get_or_insert(now);
+        let second = 1 + (now.saturating_duration_since(first) + STEP / 2).as_secs();
+        // Two samples never share a second: one that comes too early takes the next one.
+        (self.second, self.time) = (second.max(self.second + 1), Timestamp::now().as_second());
         for seen in all {
             if self.nodes.len() < NODES_MAX || self.nodes.contains_key(&seen.name) {
-                let new = || OfNode::new(&seen.reading);
+                let new = || OfNode::new((now, seen.reading));
                 let node = self.nodes.entry(seen.name.clone()).or_insert_with(new);
-                node.sample(&seen, seconds, self.samples, self.time);
+                node.sample(&seen, now, self.second, self.time);
             }
         }
-        self.nodes.retain(|_, node| node.seen == self.samples);
+        self.nodes.retain(|_, node| node.seen == self.second);
     }
 
-    /// The rates of a node in the last second, for the rates of edges.
+    /// The rates of a node in the last five seconds, for the rates of edges.
     pub fn rates(&self, node: &str) -> Rates {
         let Some(node) = self.nodes.get(node) else {
             return Rates::default();
@@ -236,7 +242,7 @@ impl History {
         }
     }
 
-    /// The last sample of a node as a map of the series that it has.
+    /// The last sample of a node, with the rates of the last five seconds, as a map of the series that it has.
     pub fn now(&self, node: &str) -> Option<Value> {
         let node = self.nodes.get(node)?;
         let series = SERIES.iter().zip(node.now);
@@ -256,15 +262,15 @@ impl History {
 
 /// The page of a node that has no samples, because it has just started, or because [`NODES_MAX`] other nodes have a history.
 pub fn empty(name: &str) -> Value {
-    let node = OfNode::new(&Reading::default());
+    let node = OfNode::new((Instant::now(), Reading::default()));
     node.page(name, Timestamp::now().as_second())
 }
 
 impl OfNode {
-    fn new(reading: &Reading) -> Self {
+    fn new(reading: (Instant, Reading)) -> Self {
         Self {
             seen: 0,
-            before: *reading,
+            before: VecDeque::from([reading]),
             now: [f32::NAN; SERIES.len()],
             rejected: None,
             fine: VecDeque::with_capacity(FINE_MAX),
@@ -286,10 +292,12 @@ impl OfNode {
 
     /// An estimate of the age of the backlog: the number of seconds, back from now, in which the node received as many bytes as are waiting
     /// now. `None` if the fine samples do not reach back that far.
-    fn age(&self) -> Option<f32> {
-        let mut waiting = self.now[WAITING_BYTES];
+    fn age(&self, last: &Sample) -> Option<f32> {
+        let mut waiting = last[WAITING_BYTES];
         let earlier = self.fine.iter().rev().map(|sample| sample[BYTES]);
-        for (seconds, bytes) in std::iter::once(self.now[BYTES]).chain(earlier).enumerate() {
+        for (seconds, bytes) in std::iter::once(last[BYTES]).chain(earlier).enumerate() {
+            // In a second without a sample, nothing is known to have arrived.
+            let bytes = if bytes.is_nan() { 0.0 } else { bytes };
             if waiting <= 0.0 {
                 return Some(seconds as f32);
             }
@@ -298,26 +306,59 @@ impl OfNode {
         None
     }
 
-    /// Adds a sample. `seconds` is the time since the previous sample; `None` for the first one.
-    fn sample(&mut self, seen: &Seen<'_>, seconds: Option<f32>, samples: u64, time: i64) {
-        self.seen = samples;
-        // A node that restarted under the same name may count from 0 again. In this case `since` returns a rate of 0, and never a negative
-        // rate.
-        let seconds = seconds.unwrap_or(1.0).max(0.001);
-        self.now = seen.reading.since(&self.before, seconds);
-        if let (true, Some(age)) = (seen.reading.is_bound, self.age()) {
-            self.now[BEHIND] = self.now[BEHIND].min(age);
+    /// Adds a sample. `now` and `second` are the time since the start, `time` is that of the wall clock.
+    fn sample(&mut self, seen: &Seen<'_>, now: Instant, second: u64, time: i64) {
+        let mut sample = self.since(seen, now, self.before.back());
+        if let (true, Some(age)) = (seen.reading.is_bound, self.age(&sample)) {
+            sample[BEHIND] = sample[BEHIND].min(age);
         }
-        let rejected = seen.reading.rejected.map(|now| {
-            let before = self.before.rejected.unwrap_or(0);
-            now.saturating_sub(before) as f64 / f64::from(seconds)
-        });
-        (self.rejected, self.before) = (rejected, seen.reading);
-        push(&mut self.fine, self.now, FINE_MAX);
-        if samples.is_multiple_of(COARSE_SECONDS as u64) {
-            let last = self.fine.iter().rev().take(COARSE_SECONDS);
-            push(&mut self.coarse, mean(last), COARSE_MAX);
+        self.now = self.since(seen, now, self.before.front());
+        self.now[BEHIND] = sample[BEHIND];
+        self.rejected = self.rejected(seen, now);
+        push(&mut self.before, (now, seen.reading), RATE_SECONDS);
+        self.add(sample, second);
+        self.change(seen, time);
+    }
+
+    /// The sample for the time since an earlier reading. A node that restarted under the same name may count from 0 again. Its rate is
+    /// then 0, and never negative.
+    fn since(&self, seen: &Seen<'_>, now: Instant, before: Option<&(Instant, Reading)>) -> Sample {
+        match before {
+            Some((then, before)) => seen.reading.since(before, seconds(*then, now)),
+            None => [f32::NAN; SERIES.len()],
         }
+    }
+
+    /// Rejected records per second in the last [`RATE_SECONDS`].
+    fn rejected(&self, seen: &Seen<'_>, now: Instant) -> Option<f64> {
+        let (then, before) = self.before.front()?;
+        let records = seen.reading.rejected?;
+        let new = records.saturating_sub(before.rejected.unwrap_or(0));
+        Some(new as f64 / f64::from(seconds(*then, now)))
+    }
+
+    /// Adds the sample of a second, behind an empty sample for each second that has none.
+    fn add(&mut self, sample: Sample, second: u64) {
+        // More seconds than the whole history has change nothing more.
+        let most = (COARSE_MAX * COARSE_SECONDS) as u64;
+        let missed = match self.seen {
+            0 => 0,
+            seen => (second - seen - 1).min(most),
+        };
+        for at in second - missed..=second {
+            let is_last = at == second;
+            let own = if is_last { sample } else { [f32::NAN; SERIES.len()] };
+            push(&mut self.fine, own, FINE_MAX);
+            if at.is_multiple_of(COARSE_SECONDS as u64) {
+                let last = self.fine.iter().rev().take(COARSE_SECONDS);
+                push(&mut self.coarse, mean(last), COARSE_MAX);
+            }
+        }
+        self.seen = second;
+    }
+
+    /// Notes a change of the node's state.
+    fn change(&mut self, seen: &Seen<'_>, time: i64) {
         let last = self.changes.back();
         let is_new = match last {
             Some(last) => last.state != seen.state || last.why.as_deref() != seen.why,
@@ -341,6 +382,14 @@ impl OfNode {
                 push(&mut self.changes, change, CHANGES_MAX);
             }
         }
+    }
+}
+
+/// The seconds between two readings. Two readings at the same time count as one second apart, because they have no rate.
+fn seconds(before: Instant, now: Instant) -> f32 {
+    match now.saturating_duration_since(before) {
+        Duration::ZERO => 1.0,
+        some => some.as_secs_f32().max(0.001),
     }
 }
 
@@ -408,12 +457,12 @@ mod tests {
     }
 
     #[test]
-    fn counters_become_rates_of_each_second() {
+    fn counters_become_rates_of_each_second_and_of_the_last_five_seconds() {
         let history = history(&[5, 5, 25, 26]);
-        assert_eq!(history.rates("out").received, Some(1.0));
+        assert_eq!(history.rates("out").received, Some(7.0));
         assert_eq!(
             history.now("out").unwrap(),
-            json!({ "records_received": 1 })
+            json!({ "records_received": 7 })
         );
         let page = history.of("out").unwrap();
         assert_eq!(page["fine"]["records_received"], json!([0, 0, 20, 1]));
@@ -435,6 +484,52 @@ mod tests {
         let coarse = page["coarse"]["records_received"].as_array().unwrap();
         assert_eq!(coarse.len(), COARSE_MAX);
         assert!(coarse.iter().all(|rate| *rate == 10), "{coarse:?}");
+    }
+
+    /// A history with samples at these seconds; the node receives 10 records in each second.
+    fn at_seconds(seconds: &[u64]) -> History {
+        let (mut history, start) = (History::default(), Instant::now());
+        for second in seconds {
+            let mut reading = Reading::default();
+            reading.take("records_received", second * 10, 0);
+            let seen = Seen {
+                name: "out".into(),
+                reading,
+                state: "running",
+                why: None,
+            };
+            // A sample is rarely taken exactly at its second.
+            let late = Duration::from_millis(second * 37 % 300);
+            history.sample([seen].into_iter(), start + Duration::from_secs(*second) + late);
+        }
+        history
+    }
+
+    #[test]
+    fn seconds_without_a_sample_stay_empty_so_that_the_others_keep_their_time() {
+        let page = at_seconds(&[0, 1, 2, 6, 7]).of("out").unwrap();
+        let fine = page["fine"]["records_received"].as_array().unwrap();
+        let is_empty: Vec<_> = fine.iter().map(Value::is_null).collect();
+        assert_eq!(is_empty, [false, false, false, true, true, true, false, false]);
+        assert_eq!(page["fine"]["samples"], 8);
+        // A gap of minutes is a gap in the coarse samples, too.
+        let seconds: Vec<u64> = (0..60).chain(180..240).collect();
+        let page = at_seconds(&seconds).of("out").unwrap();
+        let coarse = page["coarse"]["records_received"].as_array().unwrap();
+        let empty = coarse.iter().filter(|it| it.is_null()).count();
+        assert_eq!((coarse.len(), empty), (24, 12));
+        // After a gap of a day, everything before it is gone.
+        let page = at_seconds(&[0, 1, 86_400]).of("out").unwrap();
+        let fine = page["fine"]["records_received"].as_array().unwrap();
+        assert_eq!(fine.iter().filter(|it| !it.is_null()).count(), 1);
+    }
+
+    #[test]
+    fn rates_are_means_over_five_seconds_also_behind_a_gap() {
+        let history = history(&[0, 100, 100, 100, 100, 100, 100, 160]);
+        assert_eq!(history.rates("out").received, Some(12.0));
+        let rate = at_seconds(&[0, 1, 2, 30]).rates("out").received.unwrap();
+        assert!((rate - 10.0).abs() < 0.5, "{rate}");
     }
 
     #[test]

@@ -91,6 +91,8 @@ pub struct Shown {
     nodes: Nodes,
     meters: Meters,
     pool: Pool,
+    /// The name of this machine, as configured.
+    host: String,
     started: Instant,
     /// Why `data_dir` cannot be used.
     unusable: Option<String>,
@@ -161,6 +163,12 @@ pub async fn bind(
 }
 
 impl Bound {
+    /// The addresses at which a browser reaches the page. `machine`: the name of this machine.
+    pub fn addresses(&self, machine: &str) -> Vec<String> {
+        let all = self.listeners.iter();
+        all.filter_map(|listener| listener.url(machine)).collect()
+    }
+
     /// Answers requests until the process ends. Returns the state that the pages show. The status line in the log and the reports to
     /// Graphite show it, too.
     pub fn serve(
@@ -174,6 +182,7 @@ impl Bound {
             nodes: running.nodes.clone(),
             meters: running.meters.clone(),
             pool: running.pool.clone(),
+            host: settings.host.clone(),
             started: Instant::now(),
             unusable: running.unusable_data_dir().map(str::to_owned),
             access: self.access,

@@ -51,6 +51,7 @@ pub fn status(shown: &Shown) -> Value {
     };
     json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "host": shown.host,
         "pid": std::process::id(),
         "time": Timestamp::now().as_second(),
         "uptime_seconds": shown.started.elapsed().as_secs(),

@@ -15,7 +15,7 @@ use super::{
 /// Adds a sample to the history and sends an event, every second.
 pub(super) async fn watch(shown: Arc<Shown>) {
     let mut seconds = tokio::time::interval(STEP);
-    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         seconds.tick().await;
         sample(&shown);

@@ -1,13 +1,16 @@
 // The page: its views, which of them is open, and the colours. A status arrives each second and updates the page.
 
-import { $, badge, byteRate, bytes, count, h, mark, percent, put, rate, seconds, stateOf } from "./dom.js";
+import { $, badge, byteRate, bytes, count, h, mark, percent, put, rate, seconds } from "./dom.js";
 import { follow, setToken } from "./feed.js";
-import { graph, summary } from "./graph.js";
+import { finder, isTroubled } from "./find.js";
+import { graph } from "./graph.js";
+import { nodeTable } from "./table.js";
 
 const LEGEND = [
   ["flow", "records flow"],
   ["idle", "nothing flows"],
-  ["warn", "‖ ↻ records wait in front of it"],
+  ["unknown", "? rate unknown"],
+  ["warn", "‖ ↻ blocked or retrying: records wait in front of it"],
   ["bad", "✖ failed, or records are lost"],
   ["rejected", "rejected records"],
 ];
@@ -17,20 +20,29 @@ let status = null;
 let first = null;
 let node = null;
 let opener = null;
-const drawing = graph($("graph"), (name) => go(name === node?.name ? "#/" : `#/node/${name}`));
+const find = finder(() => {
+  drawing.again();
+  if (status) writeTable();
+});
+const drawing = graph(
+  $("graph"),
+  (name) => go(name === node?.name ? "#/" : `#/node/${name}`),
+  (nodes, edges) => find.around(nodes, edges),
+);
+const table = nodeTable($("nodes"), () => writeTable());
 
 /* The whole pipeline. */
 
 function figures() {
   const sum = (section, series) => status.nodes.filter((it) => it.section === section).reduce((all, it) => all + (it.now?.[series] ?? 0), 0);
-  const troubled = status.nodes.filter((it) => !["good", "idle"].includes(stateOf(it).level));
+  const troubled = status.nodes.filter(isTroubled).length;
   const sources = status.nodes.filter((it) => it.section === "source");
   const incoming = sources.reduce((all, it) => all + (it.now?.records_sent ?? it.now?.records_received ?? 0), 0);
   const waiting = status.nodes.filter((it) => it.section === "channel").reduce((all, it) => all + (it.now?.waiting_bytes ?? 0), 0);
   const oldest = Math.max(0, ...status.nodes.map((it) => it.now?.behind_seconds ?? 0));
   const { used_bytes: used, max_bytes: most } = status.memory;
   return [
-    ["Health", status.healthy && troubled.length === 0 ? "✓ healthy" : status.healthy ? `‖ ${count(troubled.length)} waiting` : "✖ unhealthy", `up ${seconds(status.uptime_seconds)}`, status.healthy ? (troubled.length ? "warn" : "good") : "bad"],
+    ["Health", !status.healthy ? "✖ unhealthy" : troubled ? `‖ ${count(troubled)} to look at` : "✓ healthy", `up ${seconds(status.uptime_seconds)}`, !status.healthy ? "bad" : troubled ? "warn" : "good"],
     ["In", rate(incoming), byteRate(sum("source", "bytes"))],
     ["Delivered", rate(sum("sink", "records_sent")), `${count(status.nodes.length)} nodes`],
     ["Waiting in channels", bytes(waiting), oldest > 0 ? `${seconds(oldest)} behind` : "nothing is behind"],
@@ -54,7 +66,8 @@ function writeFigures() {
 
 let troublesKey = "";
 function writeTroubles() {
-  const all = status.nodes.filter((it) => !["good", "idle"].includes(stateOf(it).level));
+  const all = status.nodes.filter(isTroubled);
+  put($("only-count"), all.length ? count(all.length) : "");
   $("trouble-card").hidden = all.length === 0;
   const key = JSON.stringify(all.map((it) => [it.name, it.state, it.why]));
   if (key === troublesKey) return;
@@ -63,34 +76,9 @@ function writeTroubles() {
   $("troubles").replaceChildren(...all.map((it) => h("li", {}, h("a", { href: `#/node/${it.name}` }, it.name), badge(it), since(it), h("p", { class: "why" }, it.why ?? ""))));
 }
 
-const COLUMNS = ["Node", "State", "Received", "Sent", "Bytes", "Waiting", "Behind", "Rejected"];
-let rowsKey = "";
-const cells = new Map();
-const SECTIONS = ["source", "processor", "channel", "sink"];
 function writeTable() {
-  const nodes = [...status.nodes].sort((a, b) => SECTIONS.indexOf(a.section) - SECTIONS.indexOf(b.section));
-  const key = JSON.stringify(nodes.map((it) => [it.name, it.type, it.section]));
-  if (key !== rowsKey) {
-    rowsKey = key;
-    cells.clear();
-    const rows = nodes.map((it) => {
-      const own = COLUMNS.slice(1).map((column) => h("td", { class: column === "State" ? "" : "number", "data-column": column }));
-      cells.set(it.name, own);
-      return h("tr", {}, h("th", { scope: "row" }, h("a", { href: `#/node/${it.name}` }, it.name), h("span", { class: "kind" }, `${it.type} ${it.section}`)), own);
-    });
-    $("nodes").replaceChildren(h("thead", {}, h("tr", {}, COLUMNS.map((name, at) => h("th", { scope: "col", class: at > 1 ? "number" : "" }, name)))), h("tbody", {}, rows));
-  }
-  for (const it of status.nodes) {
-    const now = it.now ?? {};
-    const [state, ...rest] = cells.get(it.name);
-    if (state.dataset.state !== it.state) {
-      state.replaceChildren(badge(it));
-      state.dataset.state = it.state;
-    }
-    const show = (value, format) => (value === undefined ? "" : format(value));
-    const texts = [show(now.records_received, rate), show(now.records_sent, rate), show(now.bytes, byteRate), show(now.waiting_bytes, bytes) || show(now.waiting_records, (value) => `${count(value)} records`), show(now.behind_seconds, seconds), show(it.meters?.records_rejected, count)];
-    texts.forEach((text, at) => put(rest[at], text));
-  }
+  find.tell(status.nodes);
+  table.update(status.nodes.filter((it) => find.finds(it)));
 }
 
 /* The node that is open. */
@@ -195,9 +183,9 @@ function write() {
   drawing.update(status);
   writeTroubles();
   writeTable();
-  put($("where"), location.hostname);
-  put($("foot"), `Millstream ${status.version} · process ${status.pid} · rates are those of the last second`);
-  document.title = status.healthy ? "Millstream" : "✖ Millstream";
+  put($("where"), status.host ?? location.hostname);
+  put($("foot"), `Millstream ${status.version} · process ${status.pid} · rates are means of the last 5 s`);
+  document.title = `${status.healthy ? "" : "✖ "}${status.host ?? location.hostname} · Millstream`;
   if (node?.name) node.update(status.nodes.find((it) => it.name === node.name), status.time);
 }
 
@@ -223,7 +211,7 @@ function notice(text) {
   put($("notice"), text ?? "");
 }
 
-$("legend").replaceChildren(...LEGEND.map(([level, text]) => h("li", { "data-level": level }, h("span", { class: "swatch", "aria-hidden": "true" }), text)));
+$("legend").replaceChildren(...LEGEND.map(([level, text]) => h("li", { "data-level": level }, h("span", { class: "swatch", "aria-hidden": "true" }), text, level === "rejected" ? h("span", { id: "hidden" }) : null)));
 route();
 follow({
   status(value) {

@@ -57,7 +57,8 @@ export function chart(title, names, format) {
           return;
         }
         const point = `${x(back).toFixed(1)} ${y(value).toFixed(1)}`;
-        path += (first === null ? "M" : "L") + point;
+        // A line of no length is a dot: a value without neighbours is seen, too.
+        path += first === null ? `M${point}h0` : `L${point}`;
         area += first === null ? `M${x(back).toFixed(1)} ${y(0)}L${point}` : `L${point}`;
         first = at;
       });

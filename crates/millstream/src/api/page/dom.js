@@ -94,12 +94,19 @@ export function clock(unix) {
 /** "1 record", "2 records". */
 export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
+/** A long name whose middle gives way if there is no room: names differ most at their ends. */
+export function shortened(name) {
+  const cut = name.length > 14 ? name.length - 7 : name.length;
+  return h("span", { class: "short", title: name }, h("span", { class: "head" }, name.slice(0, cut)), h("span", { class: "tail" }, name.slice(cut)));
+}
+
 /** The states of nodes: a sign beside the colour, and a word. */
 export const STATES = {
   running: { sign: "●", word: "running", level: "good" },
   ended: { sign: "✓", word: "ended", level: "idle" },
-  degraded: { sign: "!", word: "needs attention", level: "warn" },
-  blocked: { sign: "‖", word: "waiting", level: "warn" },
+  // Records flow, but somebody must do something.
+  degraded: { sign: "!", word: "degraded", level: "warn", flows: true },
+  blocked: { sign: "‖", word: "blocked", level: "warn" },
   retrying: { sign: "↻", word: "retrying", level: "warn" },
   losing: { sign: "✖", word: "losing records", level: "bad" },
   failed: { sign: "✖", word: "failed", level: "bad" },

@@ -210,8 +210,21 @@ function apart(edges, gap, size) {
   return aside;
 }
 
+/** Where each layer begins. The gap behind a layer has room for the labels of the edges that lead to the next one. */
+function begins(count, length, along, edges, layer) {
+  const gaps = Array(count).fill(along);
+  for (const edge of edges) {
+    const from = layer.get(edge.source);
+    if (layer.get(edge.target) === from + 1) gaps[from] = Math.max(gaps[from], edge.room ?? 0);
+  }
+  const starts = [0];
+  for (let at = 1; at < count; at++) starts.push(starts[at - 1] + length + gaps[at - 1]);
+  return starts;
+}
+
 /**
- * Lays out a graph. `nodes`: { name, section }, `edges`: { source, target, rejected }. `form`: the width and height of a node, the gaps
+ * Lays out a graph. `nodes`: { name, section }, `edges`: { source, target, rejected, room }.
+ * `room`: the gap that the label of an edge needs, if the graph flows to the right. `form`: the width and height of a node, the gaps
  * along and across the flow, the width of a bend, the space between edges that join the same nodes, the most nodes in a layer, and whether
  * it flows `down`.
  * Returns the place of each node by name, the points of each edge, and the size.
@@ -223,7 +236,8 @@ export function layout(nodes, edges, form) {
   arrange(all);
   const [length, size] = form.down ? [form.height, form.width] : [form.width, form.height];
   const breadth = place(all, size, form.across, form.bend, form.most < Infinity);
-  const begin = (at) => at * (length + form.along);
+  const starts = begins(all.length, length, form.along, form.down ? [] : edges, layer);
+  const begin = (at) => starts[at];
   const point = (along, across) => (form.down ? { x: across, y: along } : { x: along, y: across });
   const places = new Map();
   for (const node of nodes) {

@@ -49,19 +49,23 @@ struct Asset {
 }
 
 /// The files of the page; the first one is the page itself.
-const ASSETS: [Asset; 13] = [
+const ASSETS: [Asset; 17] = [
     asset("index.html", HTML, include_str!("index.html")),
     asset("style.css", CSS, include_str!("style.css")),
     asset("icon.svg", "image/svg+xml", include_str!("icon.svg")),
     asset("app.js", SCRIPT, include_str!("app.js")),
     asset("bench.js", SCRIPT, include_str!("bench.js")),
+    asset("card.js", SCRIPT, include_str!("card.js")),
     asset("chart.js", SCRIPT, include_str!("chart.js")),
     asset("dom.js", SCRIPT, include_str!("dom.js")),
+    asset("edges.js", SCRIPT, include_str!("edges.js")),
     asset("feed.js", SCRIPT, include_str!("feed.js")),
+    asset("find.js", SCRIPT, include_str!("find.js")),
     asset("graph.js", SCRIPT, include_str!("graph.js")),
     asset("layout.js", SCRIPT, include_str!("layout.js")),
     asset("node.js", SCRIPT, include_str!("node.js")),
     asset("records.js", SCRIPT, include_str!("records.js")),
+    asset("table.js", SCRIPT, include_str!("table.js")),
     asset("theme.js", SCRIPT, include_str!("theme.js")),
 ];
 

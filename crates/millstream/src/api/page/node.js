@@ -17,7 +17,8 @@ const CHARTS = [
   { title: "CPU", series: [["busy", "busy"]], format: percent },
   { title: "Errors", series: [["errors", "errors"]], format: rate, onlyIfAny: true },
 ];
-const SERIES = CHARTS.flatMap((it) => it.series.map(([name]) => name));
+/** Seconds between two requests for the history of the open node. */
+const AGAIN = 2;
 
 /** A value of the options as lines of YAML. */
 function yaml(value, depth = 0) {
@@ -69,12 +70,22 @@ export function panel(element, close) {
 
   async function load(view) {
     const path = encodeURIComponent(view.name);
-    const [history, about] = await Promise.allSettled([askJson(`/history/${path}`), askJson(`/nodes/${path}`)]);
-    if (open !== view) return;
-    if (history.status === "fulfilled") view.history = history.value;
-    else put(view.error, `The history cannot be shown: ${history.reason.message}`);
-    if (about.status === "fulfilled") promise(view, about.value);
-    draw(view);
+    const [, about] = await Promise.allSettled([loadHistory(view), askJson(`/nodes/${path}`)]);
+    if (open === view && about.status === "fulfilled") promise(view, about.value);
+  }
+
+  /** Asks for the history. The server knows the time of each sample; the page may have been hidden, or without a connection. */
+  async function loadHistory(view) {
+    if (view.isLoading) return;
+    view.isLoading = true;
+    try {
+      view.history = await askJson(`/history/${encodeURIComponent(view.name)}`);
+      put(view.error, "");
+    } catch (error) {
+      put(view.error, `The history cannot be shown: ${error.message}`);
+    }
+    view.isLoading = false;
+    if (open === view) draw(view);
   }
 
   function promise(view, about) {
@@ -125,30 +136,6 @@ export function panel(element, close) {
     const line = (it) => h("li", {}, h("time", {}, clock(it.time)), badge(it), it.why ? h("span", { class: "why" }, it.why) : null);
     const quiet = all.length <= 1 && all[0]?.state === "running";
     view.changes.replaceChildren(section("States of the last hour", quiet ? h("p", { class: "empty" }, `Running since ${clock(all[0].time)}, without a problem.`) : h("ul", { class: "changes" }, all.map(line))));
-  }
-
-  /** Adds the newest second to the history in this page, so that the charts move. */
-  function extend(view, node, time) {
-    const { history } = view;
-    if (!history || time <= history.time) return;
-    const push = (data, most) => {
-      for (const name of SERIES) {
-        const value = node.now?.[name];
-        if (value === undefined && !data[name]) continue;
-        data[name] ??= Array(data.samples).fill(null);
-        data[name].push(value ?? null);
-        if (data[name].length > most) data[name].shift();
-      }
-      data.samples = Math.min(most, data.samples + 1);
-    };
-    for (let missed = history.time + 1; missed < time && time - missed < 30; missed++) push(history.fine, 300);
-    push(history.fine, 300);
-    history.time = time;
-    view.ticks += 1;
-    if (view.ticks % 10 === 0) push(history.coarse, 360);
-    const last = history.changes[history.changes.length - 1];
-    if (last && last.state !== node.state) history.changes.push({ time, state: node.state, why: node.why ?? null });
-    else if (last) last.why = node.why ?? last.why;
   }
 
   function figures(view, node) {
@@ -203,7 +190,7 @@ export function panel(element, close) {
     /** Opens a node. */
     open(name, node) {
       open?.sample.stop();
-      const view = { name, range: "fine", charts: new Map(), ticks: 0 };
+      const view = { name, range: "fine", charts: new Map() };
       Object.assign(view, head(name), { figures: h("dl", { class: "figures" }), plots: h("div", { class: "plots" }), error: h("p", { class: "empty" }) });
       for (const part of ["changes", "tables", "promise", "options", "rejected"]) view[part] = h("div");
       view.metersBody = h("tbody");
@@ -237,8 +224,7 @@ export function panel(element, close) {
       figures(view, node);
       tables(view, node);
       meters(view, node);
-      if (time) extend(view, node, time);
-      draw(view);
+      if (time && !(time - view.history?.time < AGAIN)) loadHistory(view);
     },
     /** The name of the open node. */
     get name() {
