@@ -15,8 +15,6 @@ use crate::{
 
 /// The minimum time between two lines of one node.
 const QUIET: Duration = Duration::from_secs(10);
-/// The kind of these lines.
-const KIND: &str = "rejection";
 /// The maximum number of characters that are shown of a record and of a reason; both may come from a peer.
 const SHOWN_CHARS: usize = 200;
 
@@ -103,12 +101,12 @@ impl Lines {
         match records {
             1 => tracing::warn!(
                 node = &*self.node,
-                kind = KIND,
+                kind = "rejection",
                 "1 record rejected {to}: {first}"
             ),
             _ => tracing::warn!(
                 node = &*self.node,
-                kind = KIND,
+                kind = "rejection",
                 "{records} records rejected {to}; the first: {first}"
             ),
         }
@@ -190,7 +188,7 @@ mod tests {
         fn event(&self, event: &Event<'_>) {
             let mut fields = Fields::default();
             event.record(&mut fields);
-            assert_eq!(fields.kind, format!("{KIND:?}"), "{}", fields.message);
+            assert_eq!(fields.kind, "\"rejection\"", "{}", fields.message);
             self.0.lock().unwrap().push(fields.message);
         }
 

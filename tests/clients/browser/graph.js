@@ -135,6 +135,14 @@ async function fits(browser, url) {
   }
 }
 
+/** On a phone, a long name makes no row of the table wider than the screen. */
+async function fits_a_phone(browser, url) {
+  const at = await open(browser, url, chain(), { viewport: { width: 390, height: 844 } });
+  const [wide, seen] = await at.page.locator("#nodes").evaluate((it) => [it.parentElement.scrollWidth, it.parentElement.clientWidth]);
+  assert.ok(wide <= seen, `the table is ${wide} wide on ${seen}`);
+  await at.close();
+}
+
 /** The paths of rejected records are hidden until they carry something, and forty nodes are not much higher than the screen. */
 async function hides_idle_paths(browser, url) {
   const shown = many();
@@ -162,6 +170,16 @@ async function marks_unknown_rates(browser, url) {
   const idle = await at.page.evaluate(() => getComputedStyle(document.querySelector("#legend [data-level=idle] .swatch")).borderTopColor);
   assert.notEqual(await stroke("unknown"), idle);
   assert.match(await at.page.locator("#legend").textContent(), /rate unknown/);
+  await at.close();
+}
+
+/** A degraded node needs attention, but its records flow. */
+async function lets_records_flow_to_a_degraded_node(browser, url) {
+  const shown = chain();
+  shown.nodes.find((it) => it.name === "buffer").state = "degraded";
+  const at = await open(browser, url, shown);
+  assert.equal(await at.page.locator('.edge-label[data-edge="parsed buffer"]').getAttribute("data-level"), "flow");
+  assert.match(await at.page.locator("#troubles").textContent(), /buffer.*degraded/s);
   await at.close();
 }
 
@@ -286,8 +304,10 @@ async function keeps_the_time_of_gaps(browser, url) {
 /** All of this. `accessible` checks a page with axe, `shot` takes a picture. */
 async function graphs(browser, url, { accessible, shot }) {
   await fits(browser, url);
+  await fits_a_phone(browser, url);
   await hides_idle_paths(browser, url);
   await marks_unknown_rates(browser, url);
+  await lets_records_flow_to_a_degraded_node(browser, url);
   await keeps_labels_apart(browser, url);
   await names_the_machine_and_shortens_names_in_the_middle(browser, url);
   await finds_and_sorts(browser, url);

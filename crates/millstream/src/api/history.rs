@@ -347,7 +347,11 @@ impl OfNode {
         };
         for at in second - missed..=second {
             let is_last = at == second;
-            let own = if is_last { sample } else { [f32::NAN; SERIES.len()] };
+            let own = if is_last {
+                sample
+            } else {
+                [f32::NAN; SERIES.len()]
+            };
             push(&mut self.fine, own, FINE_MAX);
             if at.is_multiple_of(COARSE_SECONDS as u64) {
                 let last = self.fine.iter().rev().take(COARSE_SECONDS);
@@ -500,7 +504,10 @@ mod tests {
             };
             // A sample is rarely taken exactly at its second.
             let late = Duration::from_millis(second * 37 % 300);
-            history.sample([seen].into_iter(), start + Duration::from_secs(*second) + late);
+            history.sample(
+                [seen].into_iter(),
+                start + Duration::from_secs(*second) + late,
+            );
         }
         history
     }
@@ -510,7 +517,10 @@ mod tests {
         let page = at_seconds(&[0, 1, 2, 6, 7]).of("out").unwrap();
         let fine = page["fine"]["records_received"].as_array().unwrap();
         let is_empty: Vec<_> = fine.iter().map(Value::is_null).collect();
-        assert_eq!(is_empty, [false, false, false, true, true, true, false, false]);
+        assert_eq!(
+            is_empty,
+            [false, false, false, true, true, true, false, false]
+        );
         assert_eq!(page["fine"]["samples"], 8);
         // A gap of minutes is a gap in the coarse samples, too.
         let seconds: Vec<u64> = (0..60).chain(180..240).collect();

@@ -236,7 +236,7 @@ fn first_arguments(calls: &[&str]) -> BTreeSet<String> {
 #[test]
 fn operations_md_explains_every_log_keyword_and_metric() {
     let page = include_str!("../../../../docs/operations.md");
-    let kinds = first_arguments(&[".info(", ".warn(", ".error(", ".condition("]);
+    let kinds = first_arguments(&[".info(", ".warn(", ".error(", ".condition(", "kind = "]);
     let meters = [
         ".counter(",
         ".gauge(",

@@ -11,7 +11,7 @@ const EDGE = 8;
 const STEP = 1.25;
 const [SMALLEST, LARGEST] = [0.3, 2];
 /** A graph that is too wide becomes smaller until it fits. One that is too high becomes smaller at most down to this. */
-const READABLE = 0.75;
+const READABLE = 0.8;
 /** The most that a gap between two layers and a node grow if there is space. */
 const WIDER = 90;
 /** What surrounds the graph on the screen, so that a high graph can be seen at once. */
@@ -20,7 +20,7 @@ const AROUND = 250;
 /** The sizes of nodes and gaps, from the most spacious to the closest. */
 function forms(width) {
   // On a phone it flows down, with two nodes beside each other.
-  if (width < 620) return [{ down: true, width: Math.min(170, (width - 2 * EDGE - 14) / 2), height: 94, along: 50, across: 14, bend: 10, apart: 72, most: 2 }];
+  if (width < 620) return [{ down: true, width: Math.min(170, (width - 2 * EDGE - 14) / 2), height: 94, along: 64, across: 14, bend: 10, apart: 72, most: 2 }];
   const wide = { down: false, width: 204, height: 96, along: 96, across: 26, bend: 26, apart: 36, most: Infinity };
   return [wide, { ...wide, width: 180, along: 76 }, { ...wide, width: 190, along: 76, height: 54, across: 12, bend: 20, isCompact: true }];
 }
@@ -47,12 +47,13 @@ export function graph(element, select, around) {
   /** The size that the user has chosen; `null`: it fits. */
   let size = null;
 
-  /** The first form in which the whole graph can be seen, or the closest one. */
+  /** The first form that fits, or the closest one. */
   function laidOut(nodes, edges, room, high) {
     const all = forms(room + 2 * EDGE);
     for (const [at, form] of all.entries()) {
       const laid = layout(nodes, edges, form);
-      const fits = laid.width <= room && laid.height <= high;
+      // Smaller cards make it less high; what is too wide is scaled.
+      const fits = laid.height <= high && (at > 0 || laid.width <= room);
       if (!fits && at + 1 < all.length) continue;
       while (form.down && form.width > 118 && layout(nodes, edges, form).width > room) form.width -= 8;
       if (!form.down) widen(form, laid, room / Math.max(READABLE, Math.min(1, high / laid.height)));
