@@ -177,7 +177,7 @@ const PHRASES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What takes the place of a type that other programs have and no section needs.
+/// Types of other programs that no section needs, each with the replacement.
 const NEEDLESS_TYPES: &[(&str, &str)] = &[(
     "copy",
     "nothing to set: several sinks with the same input get all of its records: `inputs: [NAME]` in each of them",

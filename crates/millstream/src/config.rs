@@ -282,25 +282,22 @@ fn find(
 }
 
 fn run_settings(settings: &Settings) -> RunSettings {
-    let host = if settings.host.is_empty() {
-        machine_name()
-    } else {
-        settings.host.clone()
-    };
     RunSettings {
         data_dir: settings.data_dir.clone(),
         rejected: settings.rejected,
         memory_max: usize::try_from(settings.memory_bytes()).unwrap_or(usize::MAX),
         threads: settings.thread_count(),
-        host: host.into(),
+        host: host(settings).into(),
     }
 }
 
-fn machine_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
+/// The name of this machine: the setting `host`, or else the system's.
+pub fn host(settings: &Settings) -> String {
+    if !settings.host.is_empty() {
+        return settings.host.clone();
+    }
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
 }
 
 /// Prints problems to stderr, and returns the exit code of an invalid configuration.

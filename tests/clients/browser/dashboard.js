@@ -7,6 +7,7 @@
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const http = require("node:http");
+const os = require("node:os");
 const path = require("node:path");
 const { chromium } = require("playwright-core");
 const { graphs } = require("./graph.js");
@@ -119,6 +120,7 @@ async function shows_the_graph(page) {
   const drawn = await page.evaluate(() => performance.getEntriesByName("first-graph")[0].startTime);
   const names = await page.locator(".node").evaluateAll((all) => all.map((it) => it.dataset.node));
   assert.deepEqual([...names].sort(), [...NODES].sort());
+  assert.equal(await page.locator("#where").textContent(), os.hostname());
   const status = await (await fetch(`${url}status`)).json();
   assert.equal(await page.locator(".edge").count(), status.edges.length);
   const x = async (name) => (await card(page, name).boundingBox()).x;

@@ -62,6 +62,7 @@ use millstream_record::Pool;
 use serde_json::Value;
 
 use crate::{
+    config,
     described::Descriptions,
     reload::{Report, Requests},
 };
@@ -182,7 +183,7 @@ impl Bound {
             nodes: running.nodes.clone(),
             meters: running.meters.clone(),
             pool: running.pool.clone(),
-            host: settings.host.clone(),
+            host: config::host(settings),
             started: Instant::now(),
             unusable: running.unusable_data_dir().map(str::to_owned),
             access: self.access,

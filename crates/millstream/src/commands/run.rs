@@ -260,7 +260,7 @@ impl Run {
             reloader,
             descriptions.clone(),
         );
-        let pages = bound.addresses(&loaded.settings.host);
+        let pages = bound.addresses(&config::host(&loaded.settings));
         let shown = bound.serve(&running, requests, descriptions, &loaded.settings);
         let events = Events {
             signals,

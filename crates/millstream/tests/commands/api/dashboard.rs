@@ -146,6 +146,9 @@ fn a_reload_changes_the_edges_and_the_description() {
             .collect()
     };
     assert_eq!(ends(&edges()), ["\"numbers\" \"out\""]);
+    let system = rustix::system::uname().nodename().to_owned();
+    let host = json(&get_here(api, "/status"))["host"].clone();
+    assert_eq!(host.as_str(), system.to_str().ok());
     wait_until("the history has samples", || {
         let history = json(&get_here(api, "/history/numbers"));
         let samples = history["fine"]["records_sent"].as_array();
