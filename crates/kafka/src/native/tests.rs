@@ -4,7 +4,7 @@ mod brokers;
 
 use std::{
     io::{Read as _, Write as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     rc::Rc,
     sync::Arc,
     thread,
@@ -22,6 +22,10 @@ use super::{
     wire::{Put, Take},
 };
 use crate::{Error, Kind, Outgoing, Producer as _, ProducerOptions, Record, Store};
+
+const OFFSET_FETCH: i16 = 9;
+const FIND_COORDINATOR: i16 = 10;
+const API_VERSIONS: i16 = 18;
 
 /// Options for a broker that does not exist.
 fn options() -> ProducerOptions {
@@ -397,6 +401,52 @@ fn another_broker_is_asked_if_one_is_frozen() {
     assert!(heard[1].contains("is this a Kafka broker"), "{heard:?}");
 }
 
+/// Answers each request on a connection. `answer` gets the key, the version and the bytes of the
+/// request.
+fn serve(mut stream: TcpStream, mut answer: impl FnMut(i16, i16, &[u8], &mut Vec<u8>)) {
+    let mut length = [0; 4];
+    while stream.read_exact(&mut length).is_ok() {
+        let mut asked = vec![0; u32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut asked).unwrap();
+        let mut head = Take(&asked);
+        let (key, version) = (head.i16().unwrap(), head.i16().unwrap());
+        let mut out = Vec::new();
+        out.i32(head.i32().unwrap());
+        answer(key, version, &asked, &mut out);
+        let length = u32::try_from(out.len()).unwrap().to_be_bytes();
+        if stream.write_all(&[&length[..], &out].concat()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Answers ApiVersions: no error, and each API with its newest version.
+fn tell_versions(apis: &[(i16, i16)], out: &mut Vec<u8>) {
+    out.i16(0);
+    out.count(apis.len());
+    for (key, newest) in apis {
+        out.i16(*key);
+        out.i16(0);
+        out.i16(*newest);
+    }
+}
+
+/// Answers FindCoordinator: not throttled, no error, no text; the broker `id` on this port.
+fn tell_coordinator(id: i32, port: u16, out: &mut Vec<u8>) {
+    out.i32(0);
+    out.i16(0);
+    out.nullable(None);
+    out.i32(id);
+    out.string("127.0.0.1");
+    out.i32(port.into());
+}
+
+/// Answers OffsetFetch up to version 6 with the position `v5`.
+fn tell_position(out: &mut Vec<u8>) {
+    out.extend(b"\0\0\0\0\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\0");
+    out.extend(b"\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\0\x02v5\0\0\0\0");
+}
+
 /// A broker that coordinates a group and supports OffsetFetch up to version `newest`. In version 7 it first answers that the offset
 /// is not stable. The position that it returns is the version and `require_stable` of the request.
 fn coordinator(newest: i16) -> ProducerOptions {
@@ -405,54 +455,23 @@ fn coordinator(newest: i16) -> ProducerOptions {
     thread::spawn(move || {
         let mut is_stable = false;
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut length = [0; 4];
-            while stream.read_exact(&mut length).is_ok() {
-                let mut asked = vec![0; u32::from_be_bytes(length) as usize];
-                stream.read_exact(&mut asked).unwrap();
-                let mut head = Take(&asked);
-                let (key, version) = (head.i16().unwrap(), head.i16().unwrap());
-                let mut answer = Vec::new();
-                answer.i32(head.i32().unwrap());
-                match key {
-                    // ApiVersions: no error; FindCoordinator and OffsetFetch.
-                    18 => {
-                        answer.i16(0);
-                        answer.count(2);
-                        for (key, newest) in [(10, 1), (9, newest)] {
-                            answer.i16(key);
-                            answer.i16(0);
-                            answer.i16(newest);
-                        }
-                    }
-                    // FindCoordinator: not throttled, no error, no text; this broker.
-                    10 => {
-                        answer.i32(0);
-                        answer.i16(0);
-                        answer.nullable(None);
-                        answer.i32(1);
-                        answer.string("127.0.0.1");
-                        answer.i32(address.port().into());
-                    }
-                    // OffsetFetch.
-                    _ if version < 7 => {
-                        answer.extend(b"\0\0\0\0\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\0");
-                        answer.extend(b"\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\0\x02v5\0\0\0\0");
-                    }
-                    _ => {
-                        let (flag, _) = asked.last_chunk::<2>().unwrap().split_at(1);
-                        answer.extend(b"\0\0\0\0\0\x02\x02t\x02\0\0\0\0");
-                        answer.extend(b"\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\x03v");
-                        answer.push(b'0' + flag[0]);
-                        // UNSTABLE_OFFSET_COMMIT, or no error.
-                        answer.extend(if is_stable { b"\0\0" } else { b"\0\x58" });
-                        answer.extend(b"\0\0\0\0\0");
-                        is_stable = true;
-                    }
+            serve(stream.unwrap(), |key, version, asked, out| match key {
+                API_VERSIONS => {
+                    tell_versions(&[(FIND_COORDINATOR, 1), (OFFSET_FETCH, newest)], out);
                 }
-                let length = u32::try_from(answer.len()).unwrap().to_be_bytes();
-                stream.write_all(&[&length[..], &answer].concat()).unwrap();
-            }
+                FIND_COORDINATOR => tell_coordinator(1, address.port(), out),
+                _ if version < 7 => tell_position(out),
+                _ => {
+                    let (flag, _) = asked.last_chunk::<2>().unwrap().split_at(1);
+                    out.extend(b"\0\0\0\0\0\x02\x02t\x02\0\0\0\0");
+                    out.extend(b"\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\x03v");
+                    out.push(b'0' + flag[0]);
+                    // UNSTABLE_OFFSET_COMMIT, or no error.
+                    out.extend(if is_stable { b"\0\0" } else { b"\0\x58" });
+                    out.extend(b"\0\0\0\0\0");
+                    is_stable = true;
+                }
+            });
         }
     });
     ProducerOptions {

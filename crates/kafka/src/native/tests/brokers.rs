@@ -3,33 +3,31 @@
 
 use std::{
     collections::HashMap,
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
 
 use super::{
-    super::wire::{Put, Take},
-    options, outgoing,
+    super::wire::Put, API_VERSIONS, FIND_COORDINATOR, OFFSET_FETCH, options, outgoing, serve,
+    tell_coordinator, tell_position, tell_versions,
 };
 use crate::{Error, Kind, Producer as _, ProducerOptions, Store, native::Native};
 
 const PRODUCE: i16 = 0;
 const METADATA: i16 = 3;
-const OFFSET_FETCH: i16 = 9;
-const FIND_COORDINATOR: i16 = 10;
-const API_VERSIONS: i16 = 18;
 const CREATE_TOPICS: i16 = 19;
 const INIT_PRODUCER_ID: i16 = 22;
-const KEYS: [i16; 6] = [
-    PRODUCE,
-    METADATA,
-    OFFSET_FETCH,
-    FIND_COORDINATOR,
-    CREATE_TOPICS,
-    INIT_PRODUCER_ID,
+/// The requests that a broker knows, each with its newest version.
+const APIS: [(i16, i16); 6] = [
+    (PRODUCE, 8),
+    (METADATA, 8),
+    // OffsetFetch 7 would have another format.
+    (OFFSET_FETCH, 6),
+    (FIND_COORDINATOR, 8),
+    (CREATE_TOPICS, 8),
+    (INIT_PRODUCER_ID, 8),
 ];
 
 const UNKNOWN_TOPIC: i16 = 3;
@@ -86,7 +84,11 @@ impl Brokers {
             thread::spawn(move || {
                 for stream in listener.incoming() {
                     let (brokers, stream) = (brokers.clone(), stream.unwrap());
-                    thread::spawn(move || brokers.serve(id, script, stream));
+                    let answer = move |key, _, _: &[u8], out: &mut Vec<u8>| {
+                        *brokers.asked.lock().unwrap().entry((id, key)).or_default() += 1;
+                        brokers.answer(key, script, out);
+                    };
+                    thread::spawn(move || serve(stream, answer));
                 }
             });
         }
@@ -117,24 +119,6 @@ impl Brokers {
         self.ports.get(index).copied().unwrap_or(self.down)
     }
 
-    fn serve(&self, id: i32, script: Script, mut stream: TcpStream) {
-        let mut length = [0; 4];
-        while stream.read_exact(&mut length).is_ok() {
-            let mut asked = vec![0; u32::from_be_bytes(length) as usize];
-            stream.read_exact(&mut asked).unwrap();
-            let mut head = Take(&asked);
-            let (key, _version) = (head.i16().unwrap(), head.i16().unwrap());
-            let mut answer = Vec::new();
-            answer.i32(head.i32().unwrap());
-            *self.asked.lock().unwrap().entry((id, key)).or_default() += 1;
-            self.answer(key, script, &mut answer);
-            let length = u32::try_from(answer.len()).unwrap().to_be_bytes();
-            if stream.write_all(&[&length[..], &answer].concat()).is_err() {
-                return;
-            }
-        }
-    }
-
     fn metadata(&self, script: Script, out: &mut Vec<u8>) {
         out.i32(0);
         out.count(self.ports.len());
@@ -162,24 +146,10 @@ impl Brokers {
 
     fn answer(&self, key: i16, script: Script, out: &mut Vec<u8>) {
         match key {
-            API_VERSIONS => {
-                out.i16(0);
-                out.count(KEYS.len());
-                for key in KEYS {
-                    out.i16(key);
-                    out.i16(0);
-                    // OffsetFetch 7 would have another format.
-                    out.i16(if key == OFFSET_FETCH { 6 } else { 8 });
-                }
-            }
+            API_VERSIONS => tell_versions(&APIS, out),
             METADATA => self.metadata(script, out),
             FIND_COORDINATOR => {
-                out.i32(0);
-                out.i16(0);
-                out.nullable(None);
-                out.i32(script.coordinator);
-                out.string("127.0.0.1");
-                out.i32(self.port(script.coordinator).into());
+                tell_coordinator(script.coordinator, self.port(script.coordinator), out)
             }
             CREATE_TOPICS => {
                 out.i32(0);
@@ -194,10 +164,7 @@ impl Brokers {
                 out.i64(7);
                 out.i16(0);
             }
-            OFFSET_FETCH => {
-                out.extend(b"\0\0\0\0\0\0\0\x01\0\x01t\0\0\0\x01\0\0\0\0");
-                out.extend(b"\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\0\x02v5\0\0\0\0");
-            }
+            OFFSET_FETCH => tell_position(out),
             _ => {
                 out.count(1);
                 out.string("t");
@@ -230,10 +197,11 @@ fn a_topic_that_exists_is_not_created() {
     assert_eq!(brokers.asked(2, CREATE_TOPICS), 0);
 }
 
-/// A cluster with ZooKeeper: only the controller creates topics.
-#[test]
-fn the_controller_is_asked_to_create_a_topic() {
+/// Lets the sink create the topic in a cluster whose controller is broker 2. Broker 1 names
+/// `known` as the controller. Returns how often broker 1 was asked to create the topic.
+fn create(known: i32) -> usize {
     let other = Script {
+        controller: known,
         topic: UNKNOWN_TOPIC,
         creation: NOT_CONTROLLER,
         ..WELL
@@ -244,26 +212,20 @@ fn the_controller_is_asked_to_create_a_topic() {
     };
     let brokers = Brokers::start(&[other, controller]);
     assert_eq!(brokers.producer(true).make_topic("t", PATIENCE), Ok(()));
-    assert_eq!(brokers.asked(1, CREATE_TOPICS), 0);
     assert_eq!(brokers.asked(2, CREATE_TOPICS), 1);
+    brokers.asked(1, CREATE_TOPICS)
+}
+
+/// A cluster with ZooKeeper: only the controller creates topics.
+#[test]
+fn the_controller_is_asked_to_create_a_topic() {
+    assert_eq!(create(2), 0);
 }
 
 /// A broker that still names the last controller.
 #[test]
 fn another_broker_is_asked_who_the_controller_is() {
-    let old = Script {
-        controller: 1,
-        topic: UNKNOWN_TOPIC,
-        creation: NOT_CONTROLLER,
-        ..WELL
-    };
-    let controller = Script {
-        topic: UNKNOWN_TOPIC,
-        ..WELL
-    };
-    let brokers = Brokers::start(&[old, controller]);
-    assert_eq!(brokers.producer(true).make_topic("t", PATIENCE), Ok(()));
-    assert_eq!(brokers.asked(2, CREATE_TOPICS), 1);
+    assert_eq!(create(1), 1);
 }
 
 #[test]
