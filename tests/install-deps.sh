@@ -97,7 +97,7 @@ for directory in node browser; do
 	(cd "$into/$directory" && npm ci --loglevel=error --no-audit --no-fund)
 done
 (cd "$into/go" && go build -o send . && go build -o rotating ./rotate)
-for java in kafka logback; do
+for java in kafka kafka3 logback; do
 	(cd "$into/$java" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars)
 done
 for java in java flume hdfs; do

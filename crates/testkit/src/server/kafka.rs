@@ -1,15 +1,15 @@
-//! Kafka brokers in KRaft mode, alone or as a cluster, with short timeouts. Their jars come from
-//! Maven Central.
+//! Kafka brokers in KRaft mode, alone or as a cluster, and a cluster with ZooKeeper, with short
+//! timeouts. Their jars come from Maven Central.
+
+mod cluster;
 
 use std::{
     fmt::Write as _,
     fs,
     io::Write as _,
     net::Ipv4Addr,
-    panic::resume_unwind,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    thread,
 };
 
 use super::{
@@ -17,6 +17,7 @@ use super::{
     network::{self, Network},
     wait_for,
 };
+pub use cluster::Cluster;
 
 /// The id of a cluster: any 16 bytes in base64.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
@@ -25,8 +26,6 @@ const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
 /// register again after 3 s (with
 /// a shorter timeout, a busy machine would miss heartbeats). An open transaction is aborted within a second after its timeout.
 const PROPERTIES: &str = "\
-process.roles=broker,controller
-controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
 offsets.topic.replication.factor=1
@@ -44,20 +43,6 @@ log.message.timestamp.before.max.ms=9223372036854775807
 log.retention.ms=-1
 ";
 
-/// The properties that differ in a cluster of three. A topic survives the loss of one broker, and then accepts
-/// records. Two partitions of each internal topic lie on each broker.
-const IN_CLUSTER: &str = "\
-default.replication.factor=3
-min.insync.replicas=2
-offsets.topic.replication.factor=3
-offsets.topic.num.partitions=6
-transaction.state.log.num.partitions=6
-transaction.state.log.replication.factor=3
-transaction.state.log.min.isr=2
-controller.quorum.election.timeout.ms=500
-controller.quorum.fetch.timeout.ms=1000
-";
-
 /// The user and the password of brokers with SASL.
 pub const USER: (&str, &str) = ("shipper", "open sesame");
 
@@ -70,6 +55,15 @@ pub struct Listeners<'a> {
     pub sasl: bool,
     /// The network of the broker. `None`: this machine's network.
     pub network: Option<&'a Network>,
+}
+
+/// How a broker finds the other members of its cluster.
+#[derive(Clone, Copy)]
+enum Quorum<'a> {
+    /// KRaft: every broker is also a controller. These are the ports of the controllers.
+    Controllers(&'a [u16]),
+    /// The port of ZooKeeper.
+    ZooKeeper(u16),
 }
 
 /// A broker.
@@ -94,27 +88,26 @@ impl Broker {
     /// # Panics
     /// If it does not start.
     pub fn start_with(directory: &Path, with: Listeners<'_>, properties: &[&str]) -> Self {
-        Self::start_member(directory, with, properties, 1, &[free_port()])
+        let controllers = [free_port()];
+        Self::start_member(
+            directory,
+            with,
+            properties,
+            1,
+            Quorum::Controllers(&controllers),
+        )
     }
 
-    /// Starts the broker `id` of a cluster whose members have these ports for their controllers.
+    /// Starts the broker `id` of a cluster.
     fn start_member(
         directory: &Path,
         with: Listeners<'_>,
         properties: &[&str],
         id: usize,
-        controllers: &[u16],
+        quorum: Quorum<'_>,
     ) -> Self {
         let (port, secure_port) = (free_port(), free_port());
-        let controller = controllers[id - 1];
-        let voters = (1..).zip(controllers);
-        let voters: Vec<_> = voters
-            .map(|(id, port)| format!("{id}@127.0.0.1:{port}"))
-            .collect();
         let mut text = PROPERTIES.to_owned();
-        if controllers.len() > 1 {
-            text.push_str(IN_CLUSTER);
-        }
         for line in properties {
             let _ = writeln!(text, "{line}");
         }
@@ -127,20 +120,22 @@ impl Broker {
         }
         let _ = write!(
             text,
-            "node.id={id}\ncontroller.quorum.voters={}\nadvertised.listeners={listeners}\n\
-             listeners={listeners},CONTROLLER://127.0.0.1:{controller}\nlog.dirs={}\n",
-            voters.join(","),
+            "advertised.listeners={listeners}\nlog.dirs={}\n",
             data.display()
         );
+        text.push_str(&quorum.describe(id, &listeners));
         let config = directory.join("server.properties");
         write(&config, &text);
         let log = directory.join("kafka.log");
-        format(&config, &log, with.sasl);
+        if let Quorum::Controllers(_) = quorum {
+            format(&config, &log, with.sasl);
+        }
         let network = with.network.map(|network| network.name().to_owned());
+        let (jars, memory) = (quorum.jars(), quorum.memory());
         let server = Server::start_at("kafka", log, (host, port).into(), move || {
-            let mut command = java_in(network.as_deref());
+            let mut command = java_in(network.as_deref(), jars);
             // Settings for short runs: those that speed up a long-running server slow down a test.
-            command.args(["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
+            command.args([memory, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
             command.arg("kafka.Kafka").arg(&config);
             command
         });
@@ -275,49 +270,43 @@ impl Broker {
     }
 }
 
-/// A cluster of three brokers, each of which is also a controller.
-pub struct Cluster {
-    brokers: Vec<Broker>,
-}
-
-impl Cluster {
-    /// Starts three brokers that keep their data in subdirectories of `directory`.
-    ///
-    /// # Panics
-    /// If they do not start.
-    pub fn start(directory: &Path) -> Self {
-        let controllers = [free_port(), free_port(), free_port()];
-        // A broker opens its ports only when a majority of the controllers runs.
-        let brokers = thread::scope(|scope| {
-            let starting = [1, 2, 3].map(|id| {
-                let directory = directory.join(format!("broker-{id}"));
-                fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("{error}"));
-                scope.spawn(move || {
-                    let with = Listeners::default();
-                    Broker::start_member(&directory, with, &[], id, &controllers)
-                })
-            });
-            let started = starting.map(|thread| thread.join());
-            started.map(|broker| broker.unwrap_or_else(|panic| resume_unwind(panic)))
-        });
-        let mut brokers = Vec::from(brokers);
-        for broker in &mut brokers {
-            broker.wait_ready();
+impl Quorum<'_> {
+    /// The properties of the member `id` that has these `listeners`.
+    fn describe(self, id: usize, listeners: &str) -> String {
+        match self {
+            Self::Controllers(ports) => {
+                let voters = (1..).zip(ports);
+                let voters: Vec<_> = voters
+                    .map(|(id, port)| format!("{id}@127.0.0.1:{port}"))
+                    .collect();
+                format!(
+                    "process.roles=broker,controller\ncontroller.listener.names=CONTROLLER\nnode.id={id}\n\
+                     controller.quorum.voters={}\nlisteners={listeners},CONTROLLER://127.0.0.1:{}\n",
+                    voters.join(","),
+                    ports[id - 1]
+                )
+            }
+            Self::ZooKeeper(port) => format!(
+                "broker.id={id}\nlisteners={listeners}\nzookeeper.connect=127.0.0.1:{port}\n\
+                 zookeeper.session.timeout.ms=3000\n"
+            ),
         }
-        Self { brokers }
     }
 
-    /// The addresses of all brokers.
-    pub fn addresses(&self) -> Vec<String> {
-        self.brokers.iter().map(Broker::address).collect()
+    /// The directory of the broker's jars. Kafka 4 cannot use ZooKeeper.
+    fn jars(self) -> &'static str {
+        match self {
+            Self::Controllers(_) => "kafka/jars",
+            Self::ZooKeeper(_) => "kafka3/jars",
+        }
     }
 
-    /// The broker with this index.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub fn broker(&mut self, index: usize) -> &mut Broker {
-        &mut self.brokers[index]
+    /// The limit of a broker's memory. Several brokers run at once in a cluster.
+    fn memory(self) -> &'static str {
+        match self {
+            Self::Controllers([_]) => "-Xmx384m",
+            _ => "-Xmx256m",
+        }
     }
 }
 
@@ -385,11 +374,11 @@ fn format(config: &Path, log: &Path, sasl: bool) {
 }
 
 fn java() -> Command {
-    java_in(None)
+    java_in(None, "kafka/jars")
 }
 
-fn java_in(network: Option<&str>) -> Command {
-    let jars: PathBuf = installed("kafka/jars");
+fn java_in(network: Option<&str>, jars: &str) -> Command {
+    let jars: PathBuf = installed(jars);
     let mut command = network::command(network, Path::new("java"));
     command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn");
     command.arg("-cp").arg(jars.join("*"));

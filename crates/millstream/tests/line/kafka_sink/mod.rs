@@ -2,6 +2,7 @@
 //! if Millstream or the broker is killed, the broker is cut off or its disk is full, or Millstream wakes up after a copy of it has
 //! taken over.
 
+mod cluster;
 mod faults;
 mod formats;
 mod kills;
