@@ -8,7 +8,7 @@ use std::{
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -71,6 +71,9 @@ struct Cluster {
     verdict: Option<Verdict>,
     /// The broker does not answer: records stay in flight.
     away: bool,
+    /// The time that a record takes, and the largest timeout of a transaction. Transactions that
+    /// exceed their timeout are then aborted.
+    slow: Option<(Duration, Duration)>,
     record_max: Option<usize>,
     /// The number of records at the end of each topic that belong to an open transaction.
     open: usize,
@@ -163,6 +166,12 @@ impl Broker {
         self.state().away = away;
     }
 
+    /// Takes `record` for each record, aborts transactions that exceed their timeout, and allows no
+    /// larger timeout than `timeout_max`.
+    pub fn set_slow(&self, record: Duration, timeout_max: Duration) {
+        self.state().slow = Some((record, timeout_max));
+    }
+
     /// Rejects batches that are larger than this.
     pub fn set_record_max(&self, bytes: usize) {
         self.state().record_max = Some(bytes);
@@ -246,6 +255,8 @@ impl Connect for Broker {
             batch: options.batch_records,
             batch_bytes: options.batch_bytes,
             in_transactions: options.transactional_id.is_some(),
+            timeout: options.transaction_timeout,
+            begun: Instant::now(),
         }))
     }
 
@@ -265,6 +276,9 @@ struct Writer {
     batch: usize,
     batch_bytes: usize,
     in_transactions: bool,
+    /// The timeout of a transaction, and when the last one has begun.
+    timeout: Duration,
+    begun: Instant,
 }
 
 impl Writer {
@@ -321,6 +335,9 @@ impl Producer for Writer {
         let act = self.broker.state().on_inits.pop_front();
         act.map_or(Ok(()), |act| act(&self.broker))?;
         let mut state = self.broker.state();
+        if state.slow.is_some_and(|(_, max)| self.timeout > max) {
+            return Err(Error::new(Kind::Settings, "INVALID_TRANSACTION_TIMEOUT"));
+        }
         state.epoch += 1;
         self.epoch = state.epoch;
         Ok(())
@@ -341,6 +358,7 @@ impl Producer for Writer {
     }
 
     fn begin(&mut self) -> Result<(), Error> {
+        self.begun = Instant::now();
         self.fenced()
     }
 
@@ -392,9 +410,13 @@ impl Producer for Writer {
                 state.kept.push(kept);
             }
         }
+        let slow = state.slow;
         drop(state);
         if let Some(act) = act {
             act(&self.broker);
+        }
+        if let Some((record, _)) = slow {
+            thread::sleep(record.saturating_mul(u32::try_from(taken).unwrap_or(u32::MAX)));
         }
         Sent {
             taken,
@@ -432,6 +454,10 @@ impl Producer for Writer {
     fn commit(&mut self, store: &Store, text: &str, _: i64, _: Duration) -> Result<(), Error> {
         self.fenced()?;
         let mut state = self.broker.state();
+        if state.slow.is_some() && self.begun.elapsed() >= self.timeout {
+            let text = "the transaction has timed out";
+            return Err(Error::new(Kind::Fenced, text));
+        }
         if let Some(error) = state.commit_faults.pop_front() {
             let act = state.on_fault.take();
             drop(state);

@@ -17,6 +17,29 @@ pub fn crc32c_of(parts: &[&[u8]]) -> u32 {
     digest.finalize() as u32
 }
 
+/// A CRC-32C of bytes that arrive one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Crc32c(Digest);
+
+impl Crc32c {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Returns the CRC-32C of the bytes so far.
+    #[must_use]
+    pub fn value(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
+impl Default for Crc32c {
+    fn default() -> Self {
+        Self(Digest::new(Crc32Iscsi))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -26,5 +49,11 @@ mod tests {
         // RFC 3720 and the catalogue of CRCs.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c_of(&[b"123", b"", b"456789"]), 0xe306_9283);
+        let mut running = Crc32c::default();
+        assert_eq!(running.value(), crc32c(b""));
+        running.update(b"1234");
+        assert_eq!(running.value(), crc32c(b"1234"));
+        running.update(b"56789");
+        assert_eq!(running.value(), 0xe306_9283);
     }
 }

@@ -380,6 +380,11 @@ impl Inlet {
         self.next.rejected.push(receipt);
     }
 
+    /// Waits until the records that were rejected since the last checkpoint are kept.
+    pub async fn rejects_kept(&mut self) -> Result<(), Failure> {
+        self.next.kept().await.map(drop)
+    }
+
     /// Like [`Inlet::reject`], for records before a checkpoint that was already handed out. That checkpoint settles them.
     pub async fn reject_before<'a>(
         &mut self,

@@ -10,6 +10,9 @@
 //!   checkpoint: wait until nothing is in flight -> reject the refused records, and wait until the rejects are kept
 //!          -> add the position to the transaction -> commit -> settle the checkpoint
 //! ```
+//! A frame that does not fit one transaction is divided (see `timeout` and `progress`): a transaction then also commits how much of the
+//! frame it contains, and the next session leaves this part out.
+//!
 //! Any failure ends the session. `init` of the next session aborts the open transaction. The next session leaves out the records
 //! that brokers refuse permanently, and rejects them at their checkpoint.
 //!
@@ -36,9 +39,11 @@ use millstream_record::Position;
 use millstream_sys::random;
 
 use super::{
+    carried::Carried,
     given_up::GivenUp,
     ownership::Ownership,
-    session::{Carried, End, Session},
+    progress::{Changed, Progress},
+    session::{End, Session},
     sink::Kafka,
 };
 use crate::sending::Outage;
@@ -114,15 +119,18 @@ impl Exact<'_> {
     }
 
     /// Rejects all records up to the next checkpoint; returns `false` if there are none. If the position can be read from Kafka, skips
-    /// the records that are committed. Otherwise it may reject a record that Kafka already has: a duplicate is better than a loss.
+    /// the records that are committed, also the first ones of a divided frame. Otherwise it may reject a record that Kafka already has: a duplicate is better than a loss.
     async fn give_up(&mut self, inlet: &mut Inlet, error: &Error) -> Result<bool, Failure> {
         let text = format!("Kafka did not accept it for too long (`retry.give_up`): {error}");
-        match self.begin(inlet) {
-            Ok(_) => {}
-            Err(End::Trouble(_) | End::Learned) => inlet.resume(self.settled)?,
+        let mut progress = match self.begin(inlet) {
+            Ok(session) => session.progress,
+            Err(End::Trouble(_) | End::Learned) => {
+                inlet.resume(self.settled)?;
+                Progress::default()
+            }
             Err(End::Stopped) => return Ok(true),
             Err(End::Failure(failure)) => return Err(failure),
-        }
+        };
         // Gives up only if the channel keeps a record that is not settled. A record that arrives later has not waited yet, and Kafka may
         // accept it. The channel's bounds show whether it keeps an unsettled record, even while a processor still works on the record.
         // After a kill, the channel's position may have a newer epoch although no record is new; `seq` is then the same.
@@ -135,11 +143,23 @@ impl Exact<'_> {
         let mut is_reported = false;
         while let Some(item) = inlet.next().await? {
             match item {
-                Item::Batch(batch, _) => {
+                Item::Batch(batch, position) => {
+                    let known = position.map(|position| progress.skip(position, &batch.body));
+                    let Ok(known) = known.transpose() else {
+                        // The next session writes the frame, or the next attempt rejects all of it.
+                        let _ = self.carried.write_again(Changed);
+                        return Ok(true);
+                    };
+                    progress.pass(&batch.body);
+                    if known == Some(batch.body.len()) {
+                        continue;
+                    }
                     if !std::mem::replace(&mut is_reported, true) {
                         self.carried.context.reporter.error("give-up", &text);
                     }
                     let records = millstream_wire::record::records(&batch);
+                    let records =
+                        records.filter(|(range, _)| known.is_none_or(|known| range.start >= known));
                     let records = records.filter_map(|(range, _)| batch.body.get(range));
                     inlet.reject(&batch, records, &text).await;
                 }
@@ -168,6 +188,7 @@ impl Exact<'_> {
             session.commit(position, &mut self.carried)?;
         }
         inlet.resume(self.settled)?;
+        session.begins_after(self.settled);
         Ok(session)
     }
 
@@ -180,24 +201,27 @@ impl Exact<'_> {
         if matches!(ended, Ok(()) | Err(End::Stopped)) {
             session.abort();
         }
+        if session.has_divided {
+            self.outage.succeeded();
+        }
         if matches!(ended, Err(End::Trouble(_))) && session.has_timed_out(&self.carried) {
             self.allow_more_time();
         }
         ended
     }
 
-    /// Gives the next transactions more time. The records of the last one are sent again, and take
-    /// as long as before.
+    /// Gives the next transactions more time, and divides frames if necessary. The records of the
+    /// last transaction are sent again, and take as long as before.
     fn allow_more_time(&mut self) {
         let timeout = &mut self.carried.timeout;
         let last = timeout.current.as_secs_f64();
-        if timeout.grow() {
-            let text = format_args!(
-                "a transaction did not end within {last:.0} s; the next one may take {:.0} s",
-                timeout.current.as_secs_f64()
-            );
-            self.carried.context.reporter.warn("transaction", text);
-        }
+        timeout.expired();
+        let text = format_args!(
+            "a transaction did not end within {last:.0} s; the next one may take {:.0} s, and a frame of the channel that does not \
+             fit it is written in several transactions",
+            timeout.current.as_secs_f64()
+        );
+        self.carried.context.reporter.warn("transaction", text);
     }
 
     async fn write(&mut self, session: &mut Session, inlet: &mut Inlet) -> Result<(), End> {
@@ -205,7 +229,9 @@ impl Exact<'_> {
             match item {
                 Item::Batch(batch, position) => {
                     self.owing = true;
-                    session.batch(batch, position, &mut self.carried)?;
+                    session
+                        .batch(batch, position, &mut self.carried, inlet)
+                        .await?;
                     // While records are sent in separate batches, sending is slow, and a
                     // transaction that lasted until the next
                     // regular checkpoint could time out at the broker. So a checkpoint is made after each batch of the channel.

@@ -63,6 +63,7 @@ impl GivenUp {
             channel: self.channel,
             position,
             owner: 0,
+            part: None,
         };
         self.file.store(committed.text().as_bytes())?;
         self.position = Some(position);

@@ -4,8 +4,8 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! - `shape`: turns batches into Kafka records (`topics`, `connect`).
-//! - `exact`: delivers from a disk channel, in transactions that include the position (`session`, `position`, `ownership`,
-//!   `timeout`, `given_up`).
+//! - `exact`: delivers from a disk channel, in transactions that include the position (`session`, `carried`, `position`,
+//!   `ownership`, `timeout`, `progress`, `given_up`).
 //! - `plain`: delivers from memory, without transactions.
 //! - `link`: wraps the producer for `exact` and `plain`. `verdict`: finds the records that brokers refuse permanently.
 //!
@@ -13,6 +13,7 @@
 //! killed. If it reads from memory, a batch is settled when all in-sync replicas have its records. Records that Kafka refuses
 //! permanently leave by the port `rejected`.
 
+mod carried;
 mod connect;
 mod exact;
 mod given_up;
@@ -21,6 +22,7 @@ mod options;
 mod ownership;
 mod plain;
 mod position;
+mod progress;
 mod session;
 mod shape;
 mod sink;

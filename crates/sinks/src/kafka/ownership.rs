@@ -3,7 +3,7 @@
 use millstream_pipeline::failure::{Again, Failure};
 use millstream_record::Position;
 
-use super::position::Committed;
+use super::{position::Committed, progress::Part};
 
 /// Checks whether this process still owns the position of a channel's sink.
 pub(super) struct Ownership {
@@ -45,12 +45,13 @@ impl Ownership {
         self.seen.is_some()
     }
 
-    /// A position as this process commits it.
-    pub(super) fn commit(&self, position: Position) -> Committed {
+    /// A position as this process commits it, with a part of what follows it.
+    pub(super) fn commit(&self, position: Position, part: Option<Part>) -> Committed {
         Committed {
             channel: self.channel,
             position,
             owner: self.owner,
+            part,
         }
     }
 }
@@ -61,7 +62,8 @@ mod tests {
 
     #[test]
     fn an_owner_that_appears_after_the_first_check_is_a_successor() {
-        let committed = |owner| Ownership::new(7, owner).commit(Position { epoch: 1, seq: 2 });
+        let position = Position { epoch: 1, seq: 2 };
+        let committed = |owner| Ownership::new(7, owner).commit(position, None);
         let mut ours = Ownership::new(7, 1);
         ours.check(Some(&committed(9))).unwrap();
         ours.check(Some(&committed(9))).unwrap();

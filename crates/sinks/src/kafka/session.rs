@@ -3,30 +3,25 @@
 //! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! A session promises that readers see nothing of a transaction before [`Session::commit`] has succeeded. Refused records are
-//! held until the checkpoint, so that a repeated transaction does not reject them again.
+//! A session promises that readers see nothing of a transaction before its commit has succeeded. Refused records are
+//! held until then, so that a repeated transaction does not reject them again.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use millstream_kafka::{Error, Failed, Kind, Outgoing, Store};
 use millstream_pipeline::{
     failure::Failure,
     inlet::{Checkpoint, Inlet},
-    node::SinkContext,
 };
 use millstream_record::{Batch, Position};
 
 use super::{
+    carried::{Carried, Place, Unfit},
     link::{Halt, Link, place_unwanted},
-    ownership::Ownership,
     position::{Committed, identity},
+    progress::{Part, Progress},
     shape::{Shaper, shapeable},
-    sink::Kafka,
-    timeout::Timeout,
-    verdict::{Verdicts, is_verdict},
+    verdict::is_verdict,
 };
 use crate::sending::{Refused, by_reason};
 
@@ -60,59 +55,6 @@ impl From<Failure> for End {
     }
 }
 
-/// A record: its position, and its index among the records at this position.
-type Place = (Option<Position>, usize);
-
-/// Records that cannot be written, each with the reason.
-type Unfit = BTreeMap<Place, String>;
-
-/// State that outlives a session.
-pub(super) struct Carried<'a> {
-    sink: &'a Kafka,
-    pub(super) context: SinkContext,
-    ownership: Ownership,
-    pub(super) verdicts: Verdicts,
-    /// Unsettled records that brokers refuse permanently.
-    pub(super) unfit: Unfit,
-    /// Unsettled records that may have spoiled their batch. Each is sent in a separate batch.
-    suspects: BTreeSet<Place>,
-    pub(super) timeout: Timeout,
-}
-
-impl<'a> Carried<'a> {
-    pub(super) fn new(sink: &'a Kafka, context: SinkContext, ownership: Ownership) -> Self {
-        Self {
-            sink,
-            context,
-            ownership,
-            verdicts: Verdicts::default(),
-            unfit: Unfit::new(),
-            suspects: BTreeSet::new(),
-            timeout: Timeout::new(sink.config.transaction_timeout.as_duration()),
-        }
-    }
-
-    /// Whether some records are sent in separate batches.
-    pub(super) fn has_suspects(&self) -> bool {
-        !self.suspects.is_empty()
-    }
-
-    fn is_suspected(&self, position: Option<Position>) -> bool {
-        let own = (position, 0)..=(position, usize::MAX);
-        !self.suspects.is_empty() && self.suspects.range(own).next().is_some()
-    }
-
-    /// Forgets what is settled with everything up to `position`.
-    pub(super) fn settled(&mut self, position: Option<Position>) {
-        self.suspects = self.suspects.split_off(&(position, usize::MAX));
-        self.unfit = self.unfit.split_off(&(position, usize::MAX));
-    }
-
-    fn patience(&self) -> Duration {
-        self.sink.config.retry.timeout.as_duration()
-    }
-}
-
 /// One producer's life.
 pub(super) struct Session {
     link: Link,
@@ -123,11 +65,19 @@ pub(super) struct Session {
     /// The records that the next checkpoint rejects.
     rejects: Vec<(Batch, Vec<Refused>)>,
     store: Store,
-    /// Whether a transaction is open, and since when.
+    /// Whether a transaction is open, and since when it has records.
     in_transaction: bool,
     begun: Option<Instant>,
     /// Whether a position is committed, so that its topic exists.
     stored: bool,
+    /// The position of the last checkpoint.
+    position: Option<Position>,
+    /// What is read and committed beyond that position.
+    pub(super) progress: Progress,
+    /// Bytes of records that were sent since nothing was in flight, while records are sent in steps.
+    unacknowledged: usize,
+    /// Whether this session has committed a part of a frame.
+    pub(super) has_divided: bool,
     /// How many records have been numbered.
     numbered: usize,
     /// For each batch, or part of one, of the open transaction: the number of its first record, and its position.
@@ -159,6 +109,10 @@ impl Session {
             in_transaction: false,
             begun: None,
             stored: false,
+            position: None,
+            progress: Progress::default(),
+            unacknowledged: 0,
+            has_divided: false,
             numbered: 0,
             batches: Vec::new(),
         })
@@ -183,7 +137,21 @@ impl Session {
         let committed = self.read(carried, true)?;
         carried.ownership.check(committed.as_ref())?;
         self.stored = committed.is_some();
+        let mut part = committed.as_ref().and_then(|committed| committed.part);
+        if part.is_some() {
+            carried.timeout.divide();
+        }
+        if std::mem::take(&mut carried.is_changed) {
+            part = part.map(Part::before_frame);
+        }
+        self.progress = Progress::new(part, carried.timeout.step.is_some());
         Ok(committed.map(|committed| committed.position))
+    }
+
+    /// Begins to read after this position.
+    pub(super) fn begins_after(&mut self, position: Option<Position>) {
+        self.position = position;
+        self.progress.begins_after(position);
     }
 
     /// Makes sure that the topic of the position exists.
@@ -216,28 +184,29 @@ impl Session {
     }
 
     /// Sends a batch's records. Holds the refused ones until the checkpoint.
-    pub(super) fn batch(
+    pub(super) async fn batch(
         &mut self,
         batch: Batch,
         position: Option<Position>,
         carried: &mut Carried<'_>,
+        inlet: &mut Inlet,
     ) -> Result<(), End> {
         for part in shapeable(batch) {
-            let sent = self.send(&part, position, carried);
+            self.send(&part, position, carried, inlet).await?;
             if !self.refused.is_empty() {
                 let refused = std::mem::take(&mut self.refused);
                 self.rejects.push((part, refused));
             }
-            sent?;
         }
         Ok(())
     }
 
-    fn send(
+    async fn send(
         &mut self,
         batch: &Batch,
         position: Option<Position>,
         carried: &mut Carried<'_>,
+        inlet: &mut Inlet,
     ) -> Result<(), End> {
         self.outgoing.clear();
         let first = self.numbered;
@@ -245,46 +214,151 @@ impl Session {
         self.numbered += self
             .shaper
             .shape(batch, first, &mut self.outgoing, &mut self.refused);
+        if let Some(position) = position {
+            let known = self.progress.skip(position, &batch.body);
+            let known = known.map_err(|changed| carried.write_again(changed))?;
+            self.leave_out_known(batch, known);
+        }
         self.leave_out(position, &carried.unfit);
         if !self.outgoing.records.is_empty() {
-            self.begin_transaction()?;
-            let sent = self.send_records(position, carried);
-            self.check(carried, sent)?;
+            self.begin_records()?;
+            self.send_records(batch, position, carried, inlet).await?;
         }
         if !self.unwanted.is_empty() {
             let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
             place_unwanted(batch, &self.shaper, first, unwanted, refused);
         }
+        self.progress.pass(&batch.body);
         Ok(())
     }
 
-    /// Passes the records of the last batch to the producer. `position` is the position of the
-    /// batch.
-    fn send_records(
+    /// Passes the records of `batch`, the last batch, to the producer. `position` is the position of
+    /// the batch.
+    async fn send_records(
         &mut self,
+        batch: &Batch,
         position: Option<Position>,
-        carried: &Carried<'_>,
-    ) -> Result<(), Halt> {
+        carried: &mut Carried<'_>,
+        inlet: &mut Inlet,
+    ) -> Result<(), End> {
         let (mut next, end) = (0, self.outgoing.records.len());
         if carried.is_suspected(position) {
-            next = self.send_suspects(position, carried)?;
-            if !self.link.failed.is_empty() {
-                return Ok(());
+            next = self.send_suspects(batch, position, carried, inlet).await?;
+            self.check(carried, Ok(()))?;
+        }
+        while next < end {
+            let step = carried.timeout.step;
+            let until = step.map_or(end, |step| self.end_of_step(next, step));
+            let (outgoing, unwanted) = (&self.outgoing, &mut self.unwanted);
+            let mut sent = self.link.send(outgoing, &mut next, until, unwanted);
+            let is_whole = step.is_some_and(|step| self.unacknowledged >= step);
+            if is_whole && sent.is_ok() {
+                sent = self.link.drain();
+            }
+            self.check(carried, sent)?;
+            if is_whole {
+                self.divide(batch, next, carried, inlet).await?;
             }
         }
-        self.link
-            .send(&self.outgoing, &mut next, end, &mut self.unwanted)
+        Ok(())
+    }
+
+    /// Counts the records from the index `next` until a step is complete. Returns the index after
+    /// them.
+    fn end_of_step(&mut self, next: usize, step: usize) -> usize {
+        let end = self.outgoing.records.len();
+        for index in next..end {
+            self.unacknowledged += self.outgoing.size_of(index);
+            if self.unacknowledged >= step {
+                return index + 1;
+            }
+        }
+        end
+    }
+
+    /// Commits a part of a frame if the transaction has lasted long and records are sent in steps.
+    /// Nothing may be in flight. `next`: the index of the next record of `batch`, the last batch.
+    async fn divide(
+        &mut self,
+        batch: &Batch,
+        next: usize,
+        carried: &mut Carried<'_>,
+        inlet: &mut Inlet,
+    ) -> Result<(), End> {
+        self.unacknowledged = 0;
+        let is_late = |begun| carried.timeout.is_late(begun);
+        if carried.timeout.step.is_none() || !self.begun.is_some_and(is_late) {
+            return Ok(());
+        }
+        let end = self.known_bytes(batch, next);
+        let part = batch
+            .body
+            .get(..end)
+            .and_then(|known| self.progress.part(known));
+        let (Some(position), Some(part)) = (self.position, part) else {
+            return Ok(());
+        };
+        self.reject_known(batch, end, carried, inlet).await?;
+        self.write_position(position, Some(part), carried)?;
+        self.has_divided = true;
+        if next < self.outgoing.records.len() {
+            self.begin_records()?;
+        }
+        Ok(())
+    }
+
+    /// The number of bytes of `batch`, the last batch, before the record with the index `next`.
+    fn known_bytes(&self, batch: &Batch, next: usize) -> usize {
+        let first = self.batches.last().map_or(0, |(first, _)| *first);
+        let Some(record) = self.outgoing.records.get(next) else {
+            return batch.body.len();
+        };
+        let place = self
+            .shaper
+            .places(batch)
+            .into_iter()
+            .nth(record.number - first);
+        place.map_or(0, |place| place.start)
+    }
+
+    /// Rejects the refused records before the first `end` bytes of `batch`, the last batch, have
+    /// ended, and waits until the rejects are kept. The next session does not see these records.
+    async fn reject_known(
+        &mut self,
+        batch: &Batch,
+        end: usize,
+        carried: &Carried<'_>,
+        inlet: &mut Inlet,
+    ) -> Result<(), End> {
+        let first = self.batches.last().map_or(0, |(first, _)| *first);
+        let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
+        place_unwanted(batch, &self.shaper, first, unwanted, refused);
+        let later = self.refused.partition_point(|(range, _)| range.start < end);
+        let later = self.refused.split_off(later);
+        let known = std::mem::replace(&mut self.refused, later);
+        if known.is_empty() && self.rejects.is_empty() {
+            return Ok(());
+        }
+        self.fail_if_expired(carried)?;
+        for (batch, refused) in self.rejects.drain(..).chain([(batch.clone(), known)]) {
+            for (reason, records) in by_reason(&batch, &refused) {
+                inlet.reject(&batch, records, &reason).await;
+            }
+        }
+        Ok(inlet.rejects_kept().await?)
     }
 
     /// Sends each record that may have spoiled its batch in a separate batch, and the records
     /// between them as usual. A refusal then concerns one record. After the first one, the
     /// transaction is lost, and only the other suspects are sent, so that one session finds all bad
     /// records of a position. Returns the index of the first record after the last suspect.
-    fn send_suspects(
+    async fn send_suspects(
         &mut self,
+        batch: &Batch,
         position: Option<Position>,
-        carried: &Carried<'_>,
-    ) -> Result<usize, Halt> {
+        carried: &mut Carried<'_>,
+        inlet: &mut Inlet,
+    ) -> Result<usize, End> {
         let Some(first) = self.first_at(self.batches.len()) else {
             return Ok(0);
         };
@@ -297,22 +371,44 @@ impl Session {
             })
             .map(|(index, _)| index)
             .collect();
-        let (outgoing, unwanted) = (&self.outgoing, &mut self.unwanted);
         let mut next = 0;
         for suspect in suspects {
             if self.link.failed.is_empty() && next < suspect {
-                self.link.send(outgoing, &mut next, suspect, unwanted)?;
-                self.link.drain()?;
+                let sent = self.send_and_drain(&mut next, suspect);
+                self.check_halt(carried, sent)?;
             }
             if !self.link.failed.iter().all(|one| is_verdict(&one.error)) {
                 break;
             }
             next = suspect;
             // Nothing is in flight before and after, so the record is alone in its batch.
-            self.link.send(outgoing, &mut next, suspect + 1, unwanted)?;
-            self.link.drain()?;
+            let sent = self.send_and_drain(&mut next, suspect + 1);
+            self.check_halt(carried, sent)?;
+            if self.link.failed.is_empty() {
+                self.divide(batch, next, carried, inlet).await?;
+            }
         }
         Ok(next)
+    }
+
+    fn send_and_drain(&mut self, next: &mut usize, end: usize) -> Result<(), Halt> {
+        let (outgoing, unwanted) = (&self.outgoing, &mut self.unwanted);
+        self.link.send(outgoing, next, end, unwanted)?;
+        self.link.drain()
+    }
+
+    /// Removes those records of the last batch, and of its refused ones, that are in its first
+    /// `known` bytes, which Kafka has.
+    fn leave_out_known(&mut self, batch: &Batch, known: usize) {
+        if known == 0 {
+            return;
+        }
+        self.refused.retain(|(range, _)| range.start >= known);
+        let first = self.batches.last().map_or(0, |(first, _)| *first);
+        let places = self.shaper.places(batch);
+        let place = |number: usize| places.get(number - first);
+        self.outgoing
+            .keep(|number| place(number).is_some_and(|place| place.start >= known));
     }
 
     /// Removes those records of the last batch that brokers refused permanently in an earlier session. `position` is the position of the
@@ -355,8 +451,14 @@ impl Session {
         if !self.in_transaction {
             self.link.producer.begin().map_err(End::Trouble)?;
             self.in_transaction = true;
-            self.begun = Some(Instant::now());
         }
+        Ok(())
+    }
+
+    /// Begins the records of a transaction. Only how long these take counts for the next ones.
+    fn begin_records(&mut self) -> Result<(), End> {
+        self.begin_transaction()?;
+        self.begun.get_or_insert_with(Instant::now);
         Ok(())
     }
 
@@ -370,6 +472,9 @@ impl Session {
     ) -> Result<Option<Position>, End> {
         let drained = self.link.drain();
         self.check(carried, drained)?;
+        if !self.rejects.is_empty() {
+            self.fail_if_expired(carried)?;
+        }
         for (batch, refused) in self.rejects.drain(..) {
             for (reason, records) in by_reason(&batch, &refused) {
                 inlet
@@ -387,13 +492,26 @@ impl Session {
         carried: &mut Carried<'_>,
     ) -> Result<(), End> {
         self.batches.clear();
+        let part = self.progress.beyond(position);
+        let part = part.map_err(|changed| carried.write_again(changed))?;
         // If no position was committed and no transaction is open, the topic may not exist yet. A topic that does not exist cannot hold
         // a position. The first record creates the topic.
-        if !self.in_transaction && !self.stored {
-            return Ok(());
+        if self.in_transaction || self.stored {
+            self.write_position(position, part, carried)?;
         }
+        self.position = Some(position);
+        Ok(())
+    }
+
+    /// Commits the transaction, with a position and a part of what follows it.
+    fn write_position(
+        &mut self,
+        position: Position,
+        part: Option<Part>,
+        carried: &mut Carried<'_>,
+    ) -> Result<(), End> {
         self.begin_transaction()?;
-        let committed = carried.ownership.commit(position);
+        let committed = carried.ownership.commit(position, part);
         let text = committed.text();
         let number = i64::try_from(position.seq).unwrap_or(i64::MAX);
         let store = self.store.clone();
@@ -405,6 +523,14 @@ impl Session {
             carried.timeout.took(begun.elapsed());
         }
         Ok(carried.ownership.check(Some(&committed))?)
+    }
+
+    /// Like `check`, but only if the producer takes no more.
+    fn check_halt(&mut self, carried: &mut Carried<'_>, done: Result<(), Halt>) -> Result<(), End> {
+        if done.is_ok() {
+            return Ok(());
+        }
+        self.check(carried, done)
     }
 
     /// Ends the session if a record has failed. First learns from the failures: limits of topics, and records that are refused
@@ -451,6 +577,16 @@ impl Session {
     pub(super) fn has_timed_out(&self, carried: &Carried<'_>) -> bool {
         let begun = self.begun.filter(|_| self.in_transaction);
         begun.is_some_and(|begun| begun.elapsed() >= carried.timeout.current)
+    }
+
+    /// Fails if brokers will probably not commit the transaction. It is called before records are
+    /// rejected, because the next session rejects them again.
+    fn fail_if_expired(&self, carried: &Carried<'_>) -> Result<(), End> {
+        if !self.has_timed_out(carried) {
+            return Ok(());
+        }
+        let text = "a transaction has lasted longer than its timeout";
+        Err(End::Trouble(Error::new(Kind::Abort, text)))
     }
 
     /// Aborts an open transaction because the process ends, so that readers need not wait for the next start.

@@ -1,3 +1,4 @@
+mod divided;
 mod give_up;
 mod owners;
 mod refusals;
@@ -73,6 +74,7 @@ fn committed(seq: u64, owner: u64) -> String {
         channel: CHANNEL,
         position: Position { epoch: 1, seq },
         owner,
+        part: None,
     };
     committed.text()
 }
@@ -135,6 +137,7 @@ async fn a_start_continues_at_the_position_and_not_at_the_cursor() {
         channel: CHANNEL,
         position: Position { epoch: 1, seq: 1 },
         owner: 9,
+        part: None,
     };
     let group = "millstream-00000000000000000000000000c0ffee-sink";
     bench.broker.set_position(group, "t", &committed.text());

@@ -14,6 +14,7 @@ async fn a_producer_that_was_fenced_by_a_successor_stops_permanently() {
         channel: CHANNEL,
         position: Position { epoch: 2, seq: 7 },
         owner: 9,
+        part: None,
     };
     // The successor commits after this process has begun.
     let broker = bench.broker.clone();
@@ -33,6 +34,7 @@ async fn a_process_never_takes_the_position_back_from_its_successor() {
         channel: CHANNEL,
         position: Position { epoch, seq: 0 },
         owner,
+        part: None,
     };
     let group = "millstream-00000000000000000000000000c0ffee-sink";
     bench

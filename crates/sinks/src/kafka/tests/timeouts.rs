@@ -9,6 +9,7 @@ use std::{
 use millstream_kafka::Error;
 
 use super::*;
+use crate::kafka::timeout::Timeout;
 
 const SHORT: &str = r#""topic": "t", "format": "raw", "transaction_timeout": "40ms""#;
 
@@ -32,13 +33,19 @@ fn timeouts(bench: &Bench) -> Vec<u128> {
 
 #[tokio::test]
 async fn a_transaction_that_does_not_end_in_time_gets_more_time() {
-    let mut bench = exact(SHORT);
-    time_out(&bench.broker, 2);
-    bench.put("a\n");
-    bench.upstream.close();
-    bench.rig.run().await.unwrap();
-    assert_eq!(bench.broker.values(), ["a"]);
-    assert_eq!(timeouts(&bench), [40, 80, 160]);
+    for is_first in [true, false] {
+        let mut bench = exact(SHORT);
+        if !is_first {
+            // The transaction that claims this position is fast.
+            bench.broker.set_position(GROUP, "t", &committed(0, 9));
+        }
+        time_out(&bench.broker, 2);
+        bench.put("a\n");
+        bench.upstream.close();
+        bench.rig.run().await.unwrap();
+        assert_eq!(bench.broker.values(), ["a"]);
+        assert_eq!(timeouts(&bench), [40, 80, 160]);
+    }
 }
 
 #[tokio::test]
@@ -78,4 +85,27 @@ async fn an_error_that_comes_at_once_is_not_repeated_in_a_tight_loop() {
     assert!(start.elapsed() < Duration::from_secs(3), "a stop ends it");
     let asked = asked.load(Ordering::Relaxed);
     assert!((2..=10).contains(&asked), "{asked}");
+}
+
+#[test]
+fn steps_become_smaller_after_failures_and_end_after_successes() {
+    let second = Duration::from_secs(1);
+    let mut timeout = Timeout::new(second * 60);
+    timeout.expired();
+    let first = timeout.step;
+    timeout.expired();
+    assert!(timeout.step < first);
+    // A transaction that took long is no reason for larger steps.
+    timeout.took(second * 40);
+    assert!(timeout.step < first);
+    timeout.took(second);
+    assert_eq!((timeout.step, timeout.current), (first, second * 60));
+    for _ in 0..20 {
+        timeout.took(second);
+    }
+    assert_eq!(timeout.step, None);
+    for _ in 0..100 {
+        timeout.expired();
+    }
+    assert_eq!(timeout.step, Some(1));
 }
