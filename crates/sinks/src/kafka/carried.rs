@@ -1,4 +1,4 @@
-//! What a sink that reads from a disk channel remembers from one session to the next.
+//! The state of a sink that outlives a session, if the sink reads from a disk channel.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use millstream_pipeline::node::SinkContext;
 use millstream_record::Position;
 
 use super::{
-    ownership::Ownership, progress::Changed, session::End, sink::Kafka, timeout::Timeout,
+    end::End, ownership::Ownership, progress::Changed, sink::Kafka, timeout::Timeout,
     verdict::Verdicts,
 };
 

@@ -40,10 +40,11 @@ use millstream_sys::random;
 
 use super::{
     carried::Carried,
+    end::End,
     given_up::GivenUp,
     ownership::Ownership,
     progress::{Changed, Progress},
-    session::{End, Session},
+    session::Session,
     sink::Kafka,
 };
 use crate::sending::Outage;

@@ -4,7 +4,7 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! - `shape`: turns batches into Kafka records (`topics`, `connect`).
-//! - `exact`: delivers from a disk channel, in transactions that include the position (`session`, `carried`, `position`,
+//! - `exact`: delivers from a disk channel, in transactions that include the position (`session`, `end`, `carried`, `position`,
 //!   `ownership`, `timeout`, `progress`, `given_up`).
 //! - `plain`: delivers from memory, without transactions.
 //! - `link`: wraps the producer for `exact` and `plain`. `verdict`: finds the records that brokers refuse permanently.
@@ -15,6 +15,7 @@
 
 mod carried;
 mod connect;
+mod end;
 mod exact;
 mod given_up;
 mod link;

@@ -20,7 +20,7 @@ pub(super) struct Committed {
     pub(super) channel: u128,
     pub(super) position: Position,
     pub(super) owner: u64,
-    /// What is committed beyond the position.
+    /// The part of a later frame that is committed, too.
     pub(super) part: Option<Part>,
 }
 

@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 use millstream_record::Position;
 use millstream_sys::checksum::Crc32c;
 
-/// What Kafka has beyond the position of a checkpoint: all frames before `position`, and the first
-/// bytes that processors make of the frame at `position`.
+/// The content of Kafka beyond the position of a checkpoint: all frames before `position`, and the
+/// first bytes that processors make of the frame at `position`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) position: Position,
@@ -39,7 +39,7 @@ pub(super) struct Changed;
 /// Follows the bytes of the frames that are read.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// What Kafka has, until all of it was read.
+    /// The content of Kafka, until all of it was read.
     done: Option<Part>,
     /// The frame that was read last, how much of it was read, and the checksum of that.
     position: Option<Position>,
@@ -91,7 +91,7 @@ impl Progress {
         }
     }
 
-    /// What Kafka has beyond a checkpoint at `position`.
+    /// The content of Kafka beyond a checkpoint at `position`.
     pub(super) fn beyond(&mut self, position: Position) -> Result<Option<Part>, Changed> {
         match self.done {
             Some(done) if done.position <= position => {
@@ -135,7 +135,7 @@ mod tests {
         Position { epoch: 1, seq }
     }
 
-    /// What Kafka has after `known`, bytes of the frame 2.
+    /// The part of the frame 2 that ends after `known`.
     fn part(known: &[u8]) -> Option<Part> {
         let mut progress = Progress::new(None, true);
         assert_eq!(progress.skip(at(2), b""), Ok(0));

@@ -9,14 +9,12 @@
 use std::time::{Duration, Instant};
 
 use millstream_kafka::{Error, Failed, Kind, Outgoing, Store};
-use millstream_pipeline::{
-    failure::Failure,
-    inlet::{Checkpoint, Inlet},
-};
+use millstream_pipeline::inlet::{Checkpoint, Inlet};
 use millstream_record::{Batch, Position};
 
 use super::{
     carried::{Carried, Place, Unfit},
+    end::End,
     link::{Halt, Link, place_unwanted},
     position::{Committed, identity},
     progress::{Part, Progress},
@@ -27,33 +25,6 @@ use crate::sending::{Refused, by_reason};
 
 /// Time limit for aborting an open transaction when the process ends. If it is exceeded, the next start aborts the transaction.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Why a session ended.
-pub(super) enum End {
-    /// The process stops.
-    Stopped,
-    /// The session learned something that changes the next attempt, which follows without a back-off.
-    Learned,
-    /// A failure that is retried after a wait.
-    Trouble(Error),
-    /// A failure that ends the sink. The supervisor decides what follows.
-    Failure(Failure),
-}
-
-impl From<Halt> for End {
-    fn from(halt: Halt) -> Self {
-        match halt {
-            Halt::Stopped => Self::Stopped,
-            Halt::Failed(error) => Self::Trouble(error),
-        }
-    }
-}
-
-impl From<Failure> for End {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
-    }
-}
 
 /// One producer's life.
 pub(super) struct Session {
@@ -72,7 +43,7 @@ pub(super) struct Session {
     stored: bool,
     /// The position of the last checkpoint.
     position: Option<Position>,
-    /// What is read and committed beyond that position.
+    /// How far frames are read and committed beyond that position.
     pub(super) progress: Progress,
     /// Bytes of records that were sent since nothing was in flight, while records are sent in steps.
     unacknowledged: usize,

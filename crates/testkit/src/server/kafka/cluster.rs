@@ -108,8 +108,8 @@ impl Cluster {
             let id = said.lines().find_map(|line| line.strip_prefix("LeaderId:"));
             id.and_then(|id| id.trim().parse().ok())
         };
-        id.map(|id: usize| id - 1)
-            .unwrap_or_else(|| panic!("nobody is the controller"))
+        let id: usize = id.unwrap_or_else(|| panic!("no broker is the controller"));
+        id - 1
     }
 
     /// The index of the broker that coordinates the transactions of the only transactional id. All
@@ -124,8 +124,8 @@ impl Cluster {
         // The first line has the names of the columns: the transactional id, the coordinator ...
         let line = said.lines().nth(1);
         let id = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-        id.map(|id: usize| id - 1)
-            .unwrap_or_else(|| panic!("nobody coordinates transactions: {said}"))
+        let id: usize = id.unwrap_or_else(|| panic!("no broker coordinates transactions: {said}"));
+        id - 1
     }
 }
 
