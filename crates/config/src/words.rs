@@ -156,6 +156,26 @@ const PHRASES: &[(&str, &str, &str)] = &[
         "nothing to set: the parsed field is removed, unless `keep: true` is set",
     ),
     (
+        "socket",
+        "owner",
+        "for the access to a unix socket, write `socket: { owner: NAME }`",
+    ),
+    (
+        "socket",
+        "group",
+        "for the access to a unix socket, write `socket: { group: NAME }`",
+    ),
+    (
+        "socket",
+        "mode",
+        "for the permissions of a unix socket, write `socket: { mode: 0660 }`; `listen` names the protocol: `unix:///PATH`",
+    ),
+    (
+        "socket",
+        "socket_file_mode",
+        "write `socket: { mode: 0660 }`",
+    ),
+    (
         "regex",
         "grok",
         "use `as: regex`, and write the `pattern` with named groups: `%{WORD:level}` is `(?<level>\\w+)`",

@@ -1,13 +1,13 @@
 //! Binds addresses: TCP and unix listeners, UDP and unix datagram sockets.
 
 use std::{
-    io,
+    fs, io,
     net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket},
     os::{
         fd::{AsFd, BorrowedFd},
         unix::{
             fs::FileTypeExt,
-            net::{UnixDatagram, UnixListener, UnixStream},
+            net::{UnixDatagram, UnixListener},
         },
     },
     path::{Path, PathBuf},
@@ -21,12 +21,15 @@ use millstream_sys::signals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
+    access::SocketAccess,
     handover::{self, Live},
     listen::{At, Listen, Scheme},
 };
 
 /// Backlog of connections to be accepted; the kernel may use a lower limit.
 const BACKLOG: i32 = 1024;
+/// The same for unix sockets: as many as the kernel allows (`net.core.somaxconn`), because further clients fail at once.
+const LOCAL_BACKLOG: i32 = -1;
 
 /// The maximum time for the lookup of a name to listen on. The main thread waits for it.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
@@ -98,12 +101,16 @@ pub enum Datagrams {
 
 impl Bound {
     /// Binds an address for a source.
-    pub(crate) fn new(context: &SourceContext, listen: &Listen) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        context: &SourceContext,
+        listen: &Listen,
+        access: &SocketAccess,
+    ) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             let advice = advice(listen, &error);
             Failure::config(format!("cannot listen on {listen}: {error}{advice}"))
         };
-        let socket = bind(&context.follows, listen).map_err(failed)?;
+        let socket = bind(&context.follows, listen, access).map_err(failed)?;
         Ok(Self {
             listen: listen.clone(),
             live: Live::of(&context.name, &socket),
@@ -120,6 +127,14 @@ impl Bound {
         }
     }
 
+    /// The path of a unix socket.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.socket {
+            BoundSocket::Unix(_, path) | BoundSocket::Unixgram(_, path) => Some(path),
+            BoundSocket::Tcp(_) | BoundSocket::Udp(_) => None,
+        }
+    }
+
     /// The name for messages.
     pub(crate) fn name(&self) -> String {
         match self.address() {
@@ -131,11 +146,11 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        if let BoundSocket::Unix(_, path) | BoundSocket::Unixgram(_, path) = &self.socket
+        if let Some(path) = self.path()
             && !handover::keeps(path, &self.live)
         {
             // The file may already be gone.
-            let _ = std::fs::remove_file(path);
+            let _ = fs::remove_file(path);
         }
     }
 }
@@ -153,7 +168,7 @@ impl AsFd for BoundSocket {
 
 /// Binds an address. `before` names the sources that this source replaces. If the process inherited a socket with that
 /// address, or if a source in `before` listens there, returns the existing socket.
-fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
+fn bind(before: &[Arc<str>], listen: &Listen, access: &SocketAccess) -> io::Result<BoundSocket> {
     Ok(match (&listen.at, listen.scheme) {
         (At::Host(host, port), scheme) => {
             let address = format!("{host}:{}", port.unwrap_or_default());
@@ -163,23 +178,12 @@ fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
             }
         }
         (At::Path(path), Scheme::Unixgram) => {
-            let taken = || UnixDatagram::unbound()?.connect(path);
-            let socket = match handover::take(before, Type::DGRAM, &SockAddr::unix(path)?) {
-                Some(socket) => socket.into(),
-                None => bind_path(path, || UnixDatagram::bind(path), taken)?,
-            };
-            socket.set_nonblocking(true)?;
-            BoundSocket::Unixgram(socket, path.clone())
+            let socket = bind_or_take(before, path, Type::DGRAM, access)?;
+            BoundSocket::Unixgram(socket.into(), path.clone())
         }
         (At::Path(path), _) => {
-            let taken = || UnixStream::connect(path).map(|_| ());
-            let listener: UnixListener =
-                match handover::take(before, Type::STREAM, &SockAddr::unix(path)?) {
-                    Some(socket) => socket.into(),
-                    None => bind_path(path, || UnixListener::bind(path), taken)?,
-                };
-            listener.set_nonblocking(true)?;
-            BoundSocket::Unix(listener, path.clone())
+            let socket = bind_or_take(before, path, Type::STREAM, access)?;
+            BoundSocket::Unix(socket.into(), path.clone())
         }
     })
 }
@@ -233,23 +237,58 @@ fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
     })
 }
 
-/// Binds `path`. Replaces a socket that a dead process left behind, but not one that is in use.
-fn bind_path<T>(
+/// Binds `path`, or returns the existing socket with that path, and sets who has access to it.
+fn bind_or_take(
+    before: &[Arc<str>],
     path: &Path,
-    bind: impl Fn() -> io::Result<T>,
-    connect: impl Fn() -> io::Result<()>,
-) -> io::Result<T> {
-    match bind() {
+    kind: Type,
+    access: &SocketAccess,
+) -> io::Result<Socket> {
+    let socket = match handover::take(before, kind, &SockAddr::unix(path)?) {
+        Some(socket) => {
+            access.apply(path)?;
+            socket
+        }
+        None => bind_path(path, kind, access)?,
+    };
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Binds `path`. Replaces a socket that a dead process left behind, but not one that is in use.
+fn bind_path(path: &Path, kind: Type, access: &SocketAccess) -> io::Result<Socket> {
+    match try_bind_path(path, kind, access) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let is_socket = std::fs::metadata(path)?.file_type().is_socket();
-            if !is_socket || connect().is_ok() {
+            let is_socket = fs::metadata(path)?.file_type().is_socket();
+            let is_used = || {
+                let client = Socket::new(Domain::UNIX, kind, None)?;
+                client.connect(&SockAddr::unix(path)?)
+            };
+            if !is_socket || is_used().is_ok() {
                 return Err(error);
             }
-            std::fs::remove_file(path)?;
-            bind()
+            fs::remove_file(path)?;
+            try_bind_path(path, kind, access)
         }
         bound => bound,
     }
+}
+
+/// Binds `path`. Connections are accepted only when the socket has its owner and its permissions.
+fn try_bind_path(path: &Path, kind: Type, access: &SocketAccess) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, kind, None)?;
+    access.close(&socket)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    let listening = access.apply(path).and_then(|()| match kind {
+        Type::STREAM => socket.listen(LOCAL_BACKLOG),
+        _ => Ok(()),
+    });
+    if let Err(error) = listening {
+        // The file may already be gone.
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(socket)
 }
 
 /// The next step for the operator.

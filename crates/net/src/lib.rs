@@ -1,10 +1,10 @@
 //! Sockets for every network source and sink: listening, accepting, TLS, limits.
 //!
-//! A network source has three options of this crate in its own `Config`, and one [`Server`] built from them:
+//! A network source has four options of this crate in its own `Config`, and one [`Server`] built from them:
 //!
 //! ```no_run
 //! use millstream_config::{Node, OneOrMany};
-//! use millstream_net::{Connection, Limits, Listen, Scheme, Server, Takes, Tls};
+//! use millstream_net::{Connection, Limits, Listen, Scheme, Server, SocketAccess, Takes, Tls};
 //! use millstream_pipeline::{failure::Failure, node::{Checked, SourceContext}};
 //!
 //! #[derive(serde::Deserialize)]
@@ -15,6 +15,8 @@
 //!     limits: Limits,
 //!     #[serde(default)]
 //!     tls: Tls,
+//!     #[serde(default)]
+//!     socket: SocketAccess,
 //! }
 //!
 //! /// The schemes for `listen`, each with its default port (None: a URL must have a port).
@@ -22,8 +24,9 @@
 //!
 //! fn build(options: &Node) -> Checked<Server> {
 //!     let config: Config = options.read()?;
-//!     // Each problem names its option: `listen`, `limits.*` or `tls.*`. The certificates are read here.
-//!     Server::check(options, &config.listen, TAKES, &config.limits, &config.tls)
+//!     // Each problem names its option: `listen`, `limits.*`, `tls.*` or `socket`. The certificates are read here.
+//!     let Config { listen, limits, tls, socket } = &config;
+//!     Server::check(options, listen, TAKES, limits, tls, socket)
 //! }
 //!
 //! fn bind(server: &mut Server, context: &SourceContext) -> Result<(), Failure> {
@@ -61,6 +64,7 @@
 //! old ones stay in use.
 
 mod accept;
+mod access;
 mod bind;
 mod connection;
 mod descriptors;
@@ -80,6 +84,7 @@ mod tls;
 #[cfg(test)]
 mod tests;
 
+pub use access::SocketAccess;
 pub use bind::{Beside, Datagrams, Own};
 pub use connection::{Connection, Peer};
 pub use descriptors::interface_connections;

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     accept::{Desk, Listener, accept},
+    access::SocketAccess,
     bind::{Bound, BoundSocket, Datagrams},
     connection::Connection,
     limits::Limits,
@@ -23,6 +24,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Server {
     listens: Vec<Listen>,
+    socket: SocketAccess,
     tls: Option<Arc<ServerTls>>,
     handshake: Duration,
     connections: u32,
@@ -37,10 +39,12 @@ impl Server {
         takes: Takes,
         limits: &Limits,
         tls: &Tls,
+        socket: &SocketAccess,
     ) -> Checked<Self> {
         let mut problems = Vec::new();
         let listens = Listen::check(listen, takes, options, &mut problems);
         limits.check(options, &mut problems);
+        socket.check(listen, options, &mut problems);
         let tls = ServerTls::check(tls, options).unwrap_or_else(|found| {
             problems.extend(found);
             None
@@ -50,6 +54,7 @@ impl Server {
         }
         Ok(Self {
             listens,
+            socket: socket.clone(),
             tls: tls.map(Arc::new),
             handshake: limits.handshake.as_duration(),
             connections: limits.connections,
@@ -60,13 +65,15 @@ impl Server {
     /// Binds every address. A failure names the address and says what to do.
     pub fn bind(&mut self, context: &SourceContext) -> Result<(), Failure> {
         for listen in &self.listens {
-            let bound = Bound::new(context, listen)?;
+            let bound = Bound::new(context, listen, &self.socket)?;
             let tls = if self.tls.is_some() && is_stream(&bound) {
                 " with TLS"
             } else {
                 ""
             };
-            let text = format_args!("listening on {}{tls}", bound.name());
+            let hint = bound.path().and_then(|path| self.socket.hint(path));
+            let hint = hint.unwrap_or_default();
+            let text = format_args!("listening on {}{tls}{hint}", bound.name());
             // Every address is logged: there are few of them, and each is logged once.
             context.reporter.apart().info("listening", text);
             self.bound.push(bound);

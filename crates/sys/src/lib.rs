@@ -2,6 +2,7 @@
 //!
 //! This is the only crate with `unsafe` code.
 
+pub mod accounts;
 pub mod allocator;
 pub mod checksum;
 pub mod child;

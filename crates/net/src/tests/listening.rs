@@ -76,6 +76,102 @@ fn a_failed_bind_names_the_address_and_suggests_a_remedy() {
     );
 }
 
+/// Binds `socket` with further options in a new directory, and returns the socket's metadata, or the failure.
+fn access(scheme: &str, options: &str) -> Result<std::fs::Metadata, String> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let text = format!(
+        "{{ listen: '{scheme}://{}', socket: {options} }}",
+        path.display()
+    );
+    let threads = Threads::start(1).unwrap();
+    let (context, _stopper) = context(&threads);
+    let mut server = check(directory.path(), &text).unwrap();
+    match server.bind(&context) {
+        Ok(()) => Ok(std::fs::metadata(&path).unwrap()),
+        Err(failure) => {
+            // A socket with the wrong access would stay in the way.
+            assert!(!path.exists());
+            Err(failure.message)
+        }
+    }
+}
+
+#[test]
+fn a_unix_socket_gets_the_permissions_the_owner_and_the_group_of_the_options() {
+    use std::os::unix::fs::MetadataExt;
+    let mine = std::fs::metadata("/proc/self").unwrap();
+    for scheme in ["unix", "unixgram"] {
+        for (mode, wanted) in [
+            ("0660", 0o660),
+            ("0666", 0o666),
+            ("'0600'", 0o600),
+            ("0777", 0o777),
+        ] {
+            let found = access(scheme, &format!("{{ mode: {mode} }}")).unwrap();
+            assert_eq!(found.mode() & 0o777, wanted, "{scheme} {mode}");
+            assert_eq!((found.uid(), found.gid()), (mine.uid(), mine.gid()));
+        }
+        let own = format!("{{ owner: {}, group: '{}' }}", mine.uid(), mine.gid());
+        assert!(access(scheme, &own).is_ok());
+        let failure = access(scheme, "{ group: 'no such group' }").unwrap_err();
+        let wanted = "this machine has no group `no such group` (`socket.group`)";
+        assert!(failure.contains(wanted), "{failure}");
+        let given = access(scheme, "{ mode: 0620, owner: 4711, group: 4712 }");
+        if mine.uid() == 0 {
+            let given = given.unwrap();
+            assert_eq!((given.uid(), given.gid()), (4711, 4712));
+            assert_eq!(given.mode() & 0o777, 0o620);
+        } else {
+            let failure = given.unwrap_err();
+            assert!(failure.contains("only root can give"), "{failure}");
+        }
+    }
+}
+
+#[test]
+fn a_socket_that_is_taken_over_gets_the_new_permissions() {
+    use std::os::unix::fs::MetadataExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let threads = Threads::start(1).unwrap();
+    let (before, _stopper) = context(&threads);
+    let start = |context: &SourceContext, mode: &str| {
+        let text = format!(
+            "{{ listen: 'unix://{}', socket: {{ mode: {mode} }} }}",
+            path.display()
+        );
+        let mut server = check(directory.path(), &text).unwrap();
+        server.bind(context).unwrap();
+        server
+    };
+    let first = start(&before, "0600");
+    let inode = std::fs::metadata(&path).unwrap().ino();
+    let after = SourceContext {
+        name: "next".into(),
+        follows: ["in".into(), "next".into()].into(),
+        ..before.clone()
+    };
+    let second = start(&after, "0666");
+    let found = std::fs::metadata(&path).unwrap();
+    assert_eq!((found.ino(), found.mode() & 0o777), (inode, 0o666));
+    drop((first, second));
+}
+
+#[test]
+fn access_options_without_a_unix_socket_are_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "{ listen: 'tcp://127.0.0.1:0', socket: { mode: 0666 } }";
+    let problems = check(directory.path(), text).unwrap_err();
+    assert!(
+        problems[0].message.contains("`listen` has none"),
+        "{problems:?}"
+    );
+    let text = "{ listen: 'unix:///x', socket: { mode: rw } }";
+    let problems = check(directory.path(), text).unwrap_err();
+    assert!(problems[0].message.contains("in octal"), "{problems:?}");
+}
+
 #[test]
 fn datagram_sockets_are_bound_and_given_to_the_source() {
     let directory = tempfile::tempdir().unwrap();

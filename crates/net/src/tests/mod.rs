@@ -27,7 +27,7 @@ use millstream_testkit::Authority;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::{Connection, Limits, Listen, Scheme, Server, Takes, Tls};
+use crate::{Connection, Limits, Listen, Scheme, Server, SocketAccess, Takes, Tls};
 
 /// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,6 +47,8 @@ struct Config {
     limits: Limits,
     #[serde(default)]
     tls: Tls,
+    #[serde(default)]
+    socket: SocketAccess,
 }
 
 /// A server with the options in `text`, written to a file in `directory`.
@@ -54,7 +56,13 @@ fn check(directory: &Path, text: &str) -> Checked<Server> {
     let file = directory.join("t.yaml");
     let options = Node::parse(file.to_str().unwrap(), text).unwrap();
     let config: Config = options.read()?;
-    Server::check(&options, &config.listen, TAKES, &config.limits, &config.tls)
+    let Config {
+        listen,
+        limits,
+        tls,
+        socket,
+    } = &config;
+    Server::check(&options, listen, TAKES, limits, tls, socket)
 }
 
 fn context(threads: &Threads) -> (SourceContext, Stopper) {

@@ -1,6 +1,6 @@
 //! The options of the sink `file`, read and checked.
 
-use millstream_config::{Node, Period, Problem, Size};
+use millstream_config::{Node, Period, Permissions, Problem, Size};
 use millstream_pipeline::node::Checked;
 use millstream_sys::disk::OutputMode;
 use millstream_wire::{
@@ -87,23 +87,12 @@ fn dirty_max() -> Size {
     Size::mib(64)
 }
 
-/// Reads permissions in octal. YAML reads `0640` as the number 640, so the digits of that number are taken as octal, too.
+/// Reads permissions with which the sink itself can use its files.
 fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OutputMode, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Digits {
-        Number(u32),
-        Text(String),
-    }
-    let digits = match Option::<Digits>::deserialize(deserializer)? {
-        None => return Ok(OutputMode::Umask),
-        Some(Digits::Number(number)) => number.to_string(),
-        Some(Digits::Text(text)) => text,
-    };
-    let mode = u32::from_str_radix(&digits, 8).ok();
-    match mode.filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600) {
-        Some(mode) => Ok(OutputMode::Exactly(mode)),
-        None => Err(D::Error::custom(
+    match Option::<Permissions>::deserialize(deserializer)?.map(Permissions::bits) {
+        None => Ok(OutputMode::Umask),
+        Some(mode) if mode & 0o600 == 0o600 => Ok(OutputMode::Exactly(mode)),
+        Some(_) => Err(D::Error::custom(
             "must be permissions in octal that let the owner read and write, such as 0640",
         )),
     }

@@ -47,7 +47,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     let config: Config = options.read()?;
     let (listen, limits) = (&config.listen, &config.limits);
     let mut problems = Vec::new();
-    let server = Server::check(options, listen, TAKES, limits, &config.tls);
+    let server = Server::check(options, listen, TAKES, limits, &config.tls, &config.socket);
     let server = server.map_err(|found| problems.extend(found));
     let tag = Tagging::of(config.tag.as_deref(), PEER_VALUES, options);
     let tag = tag.map_err(|problem| problems.push(problem));

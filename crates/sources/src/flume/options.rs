@@ -1,7 +1,7 @@
 //! The options of the source `flume`.
 
 use millstream_config::OneOrMany;
-use millstream_net::{Limits, Listen, Tls};
+use millstream_net::{Limits, Listen, SocketAccess, Tls};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -11,6 +11,9 @@ use serde::Deserialize;
 pub(super) struct Config {
     /// Addresses to listen on: `tcp://ADDRESS:PORT` or `unix:///PATH`; one or a list.
     pub(super) listen: OneOrMany<Listen>,
+    /// Access to the unix sockets in `listen`.
+    #[serde(default)]
+    pub(super) socket: SocketAccess,
     /// Limits for each peer.
     #[serde(default)]
     pub(super) limits: Limits,

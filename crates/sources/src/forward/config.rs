@@ -1,7 +1,7 @@
 //! The options of the source `forward`.
 
 use millstream_config::{OneOrMany, Period};
-use millstream_net::{Limits, Listen, Tls};
+use millstream_net::{Limits, Listen, SocketAccess, Tls};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -14,6 +14,9 @@ pub(super) struct Config {
     /// Addresses to listen on, one or a list: `tcp://ADDRESS:PORT` (default port 24224; UDP heartbeats are answered on the same
     /// port) or `unix:///PATH`.
     pub(super) listen: OneOrMany<Listen>,
+    /// Access to the unix sockets in `listen`.
+    #[serde(default)]
+    pub(super) socket: SocketAccess,
     /// Tag of the records: a text, or a template of `{tag}` (the sender's), `{host}` and `{peer}` (both the sender's address). Default:
     /// the sender's tag.
     #[serde(default)]

@@ -76,7 +76,7 @@ impl Forward {
     fn new(options: &Node) -> Checked<Self> {
         let config: Config = options.read()?;
         let (listen, limits) = (&config.listen, &config.limits);
-        let server = Server::check(options, listen, TAKES, limits, &config.tls);
+        let server = Server::check(options, listen, TAKES, limits, &config.tls, &config.socket);
         let mut problems = Vec::new();
         if let Some(auth) = &config.auth {
             auth.check(options, &mut problems);

@@ -74,7 +74,7 @@ impl Syslog {
         let config: Config = options.read()?;
         let (listen, limits) = (&config.listen, &config.limits);
         let mut problems = Vec::new();
-        let server = Server::check(options, listen, TAKES, limits, &config.tls);
+        let server = Server::check(options, listen, TAKES, limits, &config.tls, &config.socket);
         let server = server.map_err(|found| problems.extend(found)).ok();
         if config.line_max.is_zero() || config.line_max > LINE_MAX_LARGEST {
             let text = "`line_max` must be between 1B and 1GiB";

@@ -1,7 +1,7 @@
 //! The options of the source `syslog`.
 
 use millstream_config::{OneOrMany, Period, Size};
-use millstream_net::{Limits, Listen, Tls};
+use millstream_net::{Limits, Listen, SocketAccess, Tls};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -17,6 +17,9 @@ pub(super) struct Config {
     /// Addresses to listen on: `udp://ADDRESS:PORT`, `tcp://ADDRESS:PORT` (default port of both: 514), `relp://ADDRESS:PORT`,
     /// `unix:///PATH` (stream) and `unixgram:///PATH` (datagrams, such as `/dev/log`); one or a list.
     pub(super) listen: OneOrMany<Listen>,
+    /// Access to the unix sockets in `listen`.
+    #[serde(default)]
+    pub(super) socket: SocketAccess,
     /// Tag of the records: a text, or a template of `{host}` and `{peer}` (both the address of the sender). Default: the name
     /// of the node. For UDP, the default also replaces a template, because a batch may have datagrams of several senders.
     #[serde(default)]
