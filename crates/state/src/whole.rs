@@ -63,6 +63,16 @@ impl WholeFile {
         }
     }
 
+    /// The body of a file of an older version; `None` if the bytes are not of that version.
+    pub fn body_of<'a>(&self, version: u32, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        match seal::open_block(self.format.magic, version, bytes) {
+            Seal::Current((_, body)) if seal::OVERHEAD_BYTES + body.len() == bytes.len() => {
+                Some(body)
+            }
+            _ => None,
+        }
+    }
+
     /// The error for a body that is valid but that its owner cannot interpret.
     pub fn damaged(&self, why: impl Into<String>) -> Error {
         self.format.damaged(&self.path, why)

@@ -134,7 +134,7 @@ impl Admission {
             }
             let is_renamed = renames.is_some_and(|renames| renames.contains(&found.path));
             if self.was_never_seen(&found) || is_renamed && !self.is_too_old(&found.stat) {
-                self.known.expect(found.stat.inode, &found.path);
+                self.known.expect(&found.stat, &found.path);
             }
             beginnings.extend(self.begin(&found, files));
         }
@@ -165,7 +165,7 @@ impl Admission {
             }
         }
         if let (Some(tracked), Some((id, mark))) = (tracked, ended.left_at) {
-            self.known.set(id, mark, &tracked.state().path);
+            self.known.set(id, mark, ended.left, &tracked.state().path);
         }
     }
 
@@ -204,7 +204,7 @@ impl Admission {
         self.remember_former(&beginning.tracked);
         if found.matches {
             // Remembers the inode now: if the file is renamed before its first batch is sent, the next run still recognizes it.
-            self.known.expect(found.stat.inode, &found.path);
+            self.known.expect(&found.stat, &found.path);
         }
         Some(beginning)
     }
@@ -466,7 +466,7 @@ impl Admission {
                 .report_copy(&self.reporter, stat.len, &path, &original);
             let end = Mark::read(file, stat.len)?.unwrap_or_default();
             let id = read_file_id(file, stat.inode, 0)?;
-            self.known.set(id, end, &found.path);
+            self.known.set(id, end, None, &found.path);
             return Ok(None);
         }
         let tracked = Tracked::new(stat.inode, found.path.clone(), None);
@@ -509,11 +509,11 @@ impl Admission {
         };
         let text = gzip::first_line(&file, HEAD_BYTES_MAX)?;
         let id = file_id(stat.inode, 0, &text);
-        let copy = Stat::of(&file)?.inode;
-        let is_newer = copy.birth > stat.inode.birth;
+        let copy = Stat::of(&file)?;
+        let is_newer = copy.inode.birth > stat.inode.birth;
         let is_other = is_newer && !text.is_empty() && begins_otherwise(&id, start);
         if is_other {
-            self.known.expect(copy, &path);
+            self.known.expect(&copy, &path);
         }
         Ok(is_other)
     }

@@ -14,6 +14,8 @@ pub(super) struct Ended {
     pub inode: Inode,
     /// Where reading resumes. None if nothing was sent and no earlier position is known.
     pub left_at: Option<(FileId, Mark)>,
+    /// The length of the file, if more of it is expected, because the source stops. None if the reader is done with the file.
+    pub left: Option<u64>,
     /// False if the reader panicked.
     pub in_order: bool,
     /// The state of a file that needs no reader until it changes: a compressed file that was read completely, or a renamed file of
@@ -91,6 +93,7 @@ mod tests {
                 birth: 3,
             },
             left_at: None,
+            left: None,
             in_order,
             read: None,
             overwritten: false,

@@ -27,6 +27,8 @@ pub(super) struct Past {
     /// A mark at or before the offset. None if a durable channel has the offset, but no mark was stored.
     pub mark: Option<Mark>,
     seen: u64,
+    /// The length of the file, if it was not read to its end, or may still grow. None if nothing more is expected of it.
+    left: Option<u64>,
     path: String,
 }
 
@@ -79,6 +81,7 @@ impl Known {
             id,
             mark,
             seen,
+            left,
             path,
         } in entries
         {
@@ -87,6 +90,7 @@ impl Known {
                 offset: mark.offset,
                 mark: Some(mark),
                 seen,
+                left,
                 path,
             });
         }
@@ -98,6 +102,7 @@ impl Known {
                 offset,
                 mark: None,
                 seen: positions::now(),
+                left: None,
                 path: String::new(),
             });
             if let Some(past) = displaced.filter(|past| !past.is_unsent()) {
@@ -119,20 +124,22 @@ impl Known {
         former
     }
 
-    /// Sets where reading of a file continues.
-    pub(super) fn set(&mut self, id: FileId, mark: Mark, path: &Path) {
+    /// Sets where reading of a file continues. `left` is its length if more of it is expected.
+    pub(super) fn set(&mut self, id: FileId, mark: Mark, left: Option<u64>, path: &Path) {
         let _ = self.put(Past {
             id,
             offset: mark.offset,
             mark: Some(mark),
             seen: positions::now(),
+            left,
             path: path.to_string_lossy().into_owned(),
         });
     }
 
     /// Adds a file of which nothing was sent yet, unless its inode is known. The file will be read from its beginning, even if it
     /// has another name by then.
-    pub(super) fn expect(&mut self, inode: Inode, path: &Path) {
+    pub(super) fn expect(&mut self, stat: &Stat, path: &Path) {
+        let inode = stat.inode;
         if self.find(inode).is_none() {
             let id = FileId {
                 device: inode.device,
@@ -140,7 +147,7 @@ impl Known {
                 birth: inode.birth,
                 head: 0,
             };
-            self.set(id, Mark::default(), path);
+            self.set(id, Mark::default(), Some(stat.len), path);
         }
     }
 
@@ -166,9 +173,10 @@ impl Known {
                     .mark
                     .or(other.mark)
                     .filter(|mark| mark.offset <= past.offset);
-                // A durable channel does not know the path.
+                // A durable channel does not know the path and the length.
                 if past.path.is_empty() {
                     past.path = std::mem::take(&mut other.path);
+                    past.left = other.left;
                 }
                 *other = past;
                 None
@@ -248,6 +256,7 @@ impl Known {
                 id: past.id,
                 mark: past.mark?,
                 seen: past.seen,
+                left: past.left,
                 path: past.path.clone(),
             })
         })

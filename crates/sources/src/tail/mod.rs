@@ -26,6 +26,7 @@ mod copy;
 mod decoder;
 mod done;
 mod ends;
+mod gone;
 mod gzip;
 mod heads;
 mod identity;

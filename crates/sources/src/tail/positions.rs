@@ -7,6 +7,7 @@
 //! ```text
 //! ran NANOSECONDS                                    when the last scan of the directories began, since 1970
 //! was DEVICE INODE BIRTH HEAD OFFSET CRC END PATH    a recently truncated file: one line for each of its last marks
+//! left LEN DEVICE INODE ... PATH                     a file of which more was expected, and its length then
 //! DEVICE INODE BIRTH HEAD OFFSET CRC SEEN PATH       one line per file; HEAD and CRC in hex, SEEN in seconds since 1970;
 //!                                                    HEAD 0: the file was seen, but nothing of it was sent
 //! ```
@@ -14,7 +15,7 @@
 //! HEAD stands for the first line of the file; see `identity.rs`. OFFSET and CRC are a mark. END is the offset up to which the
 //! file was settled before it was truncated. SEEN is the time at which a scan last saw the file.
 //!
-//! Up to version 3 the file was all text, with a title line `millstream tail positions VERSION` and a last line `end CRC`.
+//! Version 4 had no `left LEN`. Up to version 3 the file was all text, with a title line `millstream tail positions VERSION` and a last line `end CRC`.
 //! Version 2 had no line `ran`. Version 1 had neither the line `ran` nor lines `was`.
 //!
 //! The positions file exists from the first run on, even if it has no entry. If it exists, every tailed file without an entry is
@@ -37,7 +38,7 @@ use super::identity::Mark;
 const NAME: &str = "positions";
 const FORMAT: Format = Format {
     magic: b"MILLTAIL",
-    version: 4,
+    version: 5,
     // A file of this size names more than half a million files.
     bytes_max: 256 << 20,
     remedy: "restore it from a backup, or remove it and restart Millstream: the files that it names are then read again as \
@@ -45,10 +46,14 @@ const FORMAT: Format = Format {
 };
 /// The beginning of the first line of older formats, before the version.
 const OLD_TITLE: &str = "millstream tail positions ";
+/// The version before `left LEN`.
+const WITHOUT_LEFT: u32 = 4;
 /// The last version of the older formats.
 const OLD_VERSION: u32 = 3;
 /// Begins the line with the time of the last scan.
 const RAN: &str = "ran ";
+/// Begins the line of a file of which more was expected.
+const LEFT: &str = "left ";
 /// Begins the line of a file that was truncated.
 const WAS: &str = "was ";
 /// A file that no scan has seen for this long is forgotten. Until then it may return, for example when a directory is mounted
@@ -62,7 +67,9 @@ pub(super) struct Entry {
     pub mark: Mark,
     /// When a scan last saw the file, in seconds since 1970.
     pub seen: u64,
-    /// The last path of the file. Only for operators who look at the stored positions.
+    /// The length of the file, if it was not read to its end, or could still grow. None if nothing more was expected of it.
+    pub left: Option<u64>,
+    /// The path of the file. If log rotation has renamed the file, this is its first path.
     pub path: String,
 }
 
@@ -107,7 +114,11 @@ impl PositionsFile {
 
     /// Reads the positions; None if none are stored.
     pub(super) fn load(&self) -> Result<Option<Positions>, Failure> {
-        let Some(body) = self.0.load(|old| body_of_old(old).map(Vec::from))? else {
+        let old = |bytes: &[u8]| {
+            let before = self.0.body_of(WITHOUT_LEFT, bytes);
+            before.or_else(|| body_of_old(bytes)).map(Vec::from)
+        };
+        let Some(body) = self.0.load(old)? else {
             return Ok(None);
         };
         let positions = parse(&body).map_err(|why| self.0.damaged(why))?;
@@ -151,11 +162,17 @@ fn parse(body: &[u8]) -> Result<Positions, String> {
                 path,
             });
         } else {
+            let (left, line) = match line.strip_prefix(LEFT).map(|line| line.split_once(' ')) {
+                None => (None, line),
+                Some(Some((len, line))) => (Some(len.parse().map_err(|_| damaged())?), line),
+                Some(None) => return Err(damaged()),
+            };
             let (id, mark, seen, path) = fields(line).ok_or_else(damaged)?;
             positions.entries.push(Entry {
                 id,
                 mark,
                 seen,
+                left,
                 path,
             });
         }
@@ -176,6 +193,9 @@ fn text(positions: &Positions) -> String {
     }
     let recent = |entry: &&Entry| entry.seen >= oldest;
     for entry in positions.entries.iter().filter(recent) {
+        if let Some(len) = entry.left {
+            let _ = write!(text, "{LEFT}{len} ");
+        }
         write_fields(&mut text, &entry.id, entry.mark, entry.seen, &entry.path);
     }
     text
@@ -241,6 +261,7 @@ mod tests {
                 id,
                 mark,
                 seen: now(),
+                left: Some(20),
                 path: path.clone(),
             }],
             truncated: vec![Truncated {
@@ -301,6 +322,21 @@ mod tests {
     }
 
     #[test]
+    fn positions_of_version_4_are_read_without_lengths() {
+        let directory = tempfile::tempdir().unwrap();
+        let format = Format {
+            version: WITHOUT_LEFT,
+            ..FORMAT
+        };
+        let mut before = example();
+        before.entries[0].left = None;
+        let path = directory.path().join(NAME);
+        let mut old = WholeFile::new(Arc::new(HostDisk), path, format);
+        old.store(text(&before).as_bytes()).unwrap();
+        assert_eq!(file(directory.path()).load().unwrap(), Some(before));
+    }
+
+    #[test]
     fn a_damaged_or_newer_file_is_refused_and_named() {
         let directory = tempfile::tempdir().unwrap();
         let mut file = file(directory.path());
@@ -331,13 +367,13 @@ mod tests {
             );
         }
         let format = Format {
-            version: 5,
+            version: 6,
             ..FORMAT
         };
         let mut newer = WholeFile::new(Arc::new(HostDisk), path.clone(), format);
         newer.store(b"").unwrap();
         let failure = file.load().unwrap_err();
-        assert!(failure.message.contains("version 5"), "{failure}");
+        assert!(failure.message.contains("version 6"), "{failure}");
         fs::File::create(&path).unwrap().set_len(8 << 30).unwrap();
         let failure = file.load().unwrap_err();
         assert!(failure.message.contains("at most 256MiB"), "{failure}");

@@ -137,6 +137,7 @@ impl Reader {
         Ended {
             inode: self.stepper.context.tracked.inode,
             left_at: position.id().map(|id| (id, position.settled())),
+            left: self.left(is_blank),
             in_order: true,
             read: self
                 .stepper
@@ -145,6 +146,25 @@ impl Reader {
                 .filter(|_| is_read && needs_no_reader),
             overwritten: false,
         }
+    }
+
+    /// The length of the file, if the source stops before the reader is done with it. `is_blank`: nothing is written behind the
+    /// position.
+    fn left(&self, is_blank: bool) -> Option<u64> {
+        if !self.stepper.context.stop.is_stopped() || self.stepper.gzip.is_some() {
+            return None;
+        }
+        let (next, settled) = {
+            let position = &self.stepper.records.position;
+            (position.next().offset, position.settled().offset)
+        };
+        let state = self.stepper.context.tracked.state();
+        let stat = self.stepper.file.get().and_then(|file| Stat::of(file).ok());
+        let len = match is_blank {
+            true => next,
+            false => stat.map_or(state.len, |stat| stat.len),
+        };
+        (state.rotated.is_none() || settled < len).then_some(len)
     }
 
     /// Ends the reader of a renamed file that was overwritten. It no longer holds lines.

@@ -26,6 +26,7 @@ use super::{
     begin::{Begin, Beginning},
     context::FileContext,
     ends::{EndGuard, Ended},
+    gone::{self, Awaited},
     join::Predecessor,
     known::Known,
     lag::LagReport,
@@ -70,6 +71,8 @@ pub(super) struct Run {
     stop: Stop,
     scan_at: Instant,
     scan_not_before: Instant,
+    /// The files of which an earlier run expected more. Empty after the first scan.
+    awaited: Vec<Awaited>,
     /// Raised while files cannot be opened.
     unreadable: Condition,
     /// Raised while files wait because too many files are open.
@@ -99,6 +102,7 @@ impl Run {
         let alarms = watch.as_ref().map(Watch::alarms);
         let common = Arc::new(SourceState::new(options, durable, alarms, &context.meters));
         let stored = stored.unwrap_or_default();
+        let awaited = gone::awaited(&stored);
         common.heads.restore(stored.truncated);
         let (stopper, stop) = stop();
         let now = Instant::now();
@@ -119,6 +123,7 @@ impl Run {
             stop,
             scan_at: now,
             scan_not_before: now,
+            awaited,
             unreadable: reporter.condition("unreadable"),
             crowded: reporter.condition("open_files"),
             context,
@@ -180,7 +185,7 @@ impl Run {
         for tracked in self.files.values() {
             let state = tracked.state();
             if let Some((id, mark)) = state.settled {
-                known.set(id, mark, &state.path);
+                known.set(id, mark, state.left(tracked.unread()), &state.path);
             }
         }
         let positions = Positions {
@@ -240,9 +245,14 @@ impl Run {
             if self.admission.is_first() {
                 self.report_unmatched(&scan);
             }
+            let awaited = std::mem::take(&mut self.awaited);
+            let absent = gone::absent(awaited, &scan, &self.common.options);
             for beginning in self.compare(scan, ran) {
                 self.start(beginning).await;
             }
+            let (known, common) = (&self.admission.known, &self.common);
+            let reporter = &self.context.reporter;
+            gone::report(absent, known, &common.options, &common.meters, reporter).await;
             if watched_all {
                 break;
             }
@@ -378,9 +388,14 @@ impl Run {
             tracked: tracked.clone(),
         };
         let read = async move || {
+            let (left_at, len) = {
+                let state = tracked.state();
+                (state.settled, state.len)
+            };
             let panicked = Ended {
                 inode: tracked.inode,
-                left_at: tracked.state().settled,
+                left_at,
+                left: Some(len),
                 in_order: false,
                 read: None,
                 overwritten: false,

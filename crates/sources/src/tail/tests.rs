@@ -3,6 +3,7 @@
 mod blank;
 mod copies;
 mod framed;
+mod gone;
 mod gzip;
 mod join;
 mod line_ends;

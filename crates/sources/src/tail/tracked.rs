@@ -6,7 +6,10 @@ use std::{
     collections::VecDeque,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -161,6 +164,11 @@ impl Tracked {
         }
     }
 
+    /// The number of unread bytes.
+    pub(super) fn unread(&self) -> u64 {
+        self.lag.load(Ordering::Relaxed)
+    }
+
     /// Locks the state. The guard must not be held across an await.
     pub(super) fn state(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -192,6 +200,15 @@ impl FileState {
         let left = self.left.as_ref().filter(|(left, _)| left == path);
         let removed = self.rotated.filter(|_| self.path == path);
         left.map(|(_, at)| *at).or(removed)
+    }
+
+    /// The length of the file, if more of it is expected; `unread` bytes of it were not read yet. None for a compressed file, whose
+    /// offsets are those of its text.
+    pub(super) fn left(&self, unread: u64) -> Option<u64> {
+        let settled = self.settled.map_or(0, |(_, mark)| mark.offset);
+        let len = settled.max(self.sent + unread);
+        let is_gz = self.path.extension().is_some_and(|end| end == "gz");
+        (!is_gz && (self.rotated.is_none() || settled < len)).then_some(len)
     }
 
     /// Whether nothing was sent yet.
