@@ -186,7 +186,13 @@ impl Running {
             let Some(told) = self.ends.recv().await else {
                 break;
             };
+            let is_last = matches!(told, Event::Ended { is_source: true });
             self.note(told);
+            if is_last && self.started.sources() == 0 && !self.once && !self.stopping {
+                tracing::info!(
+                    "all sources have ended: the process ends when the sinks have delivered everything"
+                );
+            }
             self.let_sinks_stop();
         }
         if self.waits_for_operator() {

@@ -206,7 +206,11 @@ impl Starter {
                 earlier.stopped().await;
             }
             let asked = seat.clone();
+            let (stop, once, told) = (context.stop.clone(), context.once, context.reporter.clone());
             let end = supervise::source(source, seat, context, state, readings).await;
+            if end.is_ok() && !once && !stop.is_stopped() {
+                told.info("ended", "the source has no more input and has ended");
+            }
             ending.report(end, !asked.is_removed()).await;
         };
         let thread = self.sources % self.threads.count();

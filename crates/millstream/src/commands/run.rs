@@ -284,7 +284,12 @@ impl Run {
         let mut progress = Progress::new(self.once, &running.meters);
         let mut stopping = running.stopping();
         let mut asked = tokio::select! {
-            failures = running.ended() => return (Some(failures), None),
+            failures = running.ended() => {
+                if failures.is_empty() && !self.once {
+                    tracing::info!("the sinks have delivered everything: the process ends");
+                }
+                return (Some(failures), None);
+            }
             asked = guarded(events.ask_to_end(false)) => asked.unwrap_or_else(|panic| {
                 running.fail(Failure::us(format!("the main thread panicked: {}", panic.0)));
                 Asked::Stop
