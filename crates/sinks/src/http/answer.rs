@@ -7,7 +7,7 @@
 //! | 2xx that the option `success` excludes | retried unchanged, or refused |
 //! | a status in `success.status` | done |
 //! | other 3xx, 5xx, the statuses in the option `again` | retried unchanged |
-//! | other 4xx | refused |
+//! | other 4xx | refused; if no single record causes them (404), retried for a while first |
 
 use std::time::Duration;
 
@@ -83,6 +83,14 @@ impl Answer {
         Verdict::Refused { why, parts }
     }
 
+    /// The status of an answer that is retried, if a single record may have caused it. The statuses of a server or gateway that is not
+    /// available, or that asks to wait, are left out.
+    pub(super) fn suspicious_status(&self) -> Option<u16> {
+        let status = self.status.as_u16();
+        let is_fault = is_suspicious(status) || self.status.is_success();
+        (is_fault && self.retry_after().is_none()).then_some(status)
+    }
+
     /// Status and start of the body, for messages.
     pub(super) fn summary(&self) -> String {
         let start = self.body.get(..SHOWN_BYTES).unwrap_or(&self.body);
@@ -102,6 +110,11 @@ impl Answer {
     fn text(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
+}
+
+/// Whether a record may be the cause of this status, which usually means that the server has failed.
+pub(super) fn is_suspicious(status: u16) -> bool {
+    status >= 500 && !matches!(status, 502..=504)
 }
 
 fn retry_after(text: &str, now: Time) -> Option<Duration> {
@@ -156,6 +169,30 @@ mod tests {
                 verdict(status, &[]),
                 Verdict::Refused { parts: true, .. }
             ));
+        }
+    }
+
+    #[test]
+    fn a_record_may_cause_a_500_but_not_a_server_that_is_unavailable() {
+        let of = |status: u16, wait: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(wait) = wait {
+                headers.insert(RETRY_AFTER, wait.parse().unwrap());
+            }
+            let answer = Answer {
+                status: StatusCode::from_u16(status).unwrap(),
+                headers,
+                body: Bytes::new(),
+                whole: true,
+            };
+            answer.suspicious_status()
+        };
+        for status in [200, 500, 501, 507, 520] {
+            assert_eq!(of(status, None), Some(status));
+            assert_eq!(of(status, Some("5")), None);
+        }
+        for status in [302, 401, 408, 429, 502, 503, 504] {
+            assert_eq!(of(status, None), None);
         }
     }
 

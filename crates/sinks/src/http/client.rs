@@ -44,6 +44,8 @@ pub(super) struct Client {
     pub(super) packing: Packing,
     pub(super) tls: Option<Arc<ClientTls>>,
     pub(super) timeout: Duration,
+    /// The parameter of the URL that holds the key of a request; `None`: the key is in a header.
+    pub(super) key_query: Option<String>,
     pub(super) reporter: Reporter,
     pub(super) opened: Meter,
     pub(super) idle: RefCell<Vec<Kept>>,
@@ -180,7 +182,14 @@ impl Client {
     fn request(&self, part: &Part<'_>) -> Result<HttpRequest<Full<Bytes>>, String> {
         let mut request = HttpRequest::new(Full::new(part.body.clone()));
         *request.method_mut() = self.site.method.clone();
-        let path = part.path.parse();
+        let path = match (&self.key_query, &part.key) {
+            // A key has only digits, letters and dots.
+            (Some(name), Some(key)) => {
+                let joint = if part.path.contains('?') { '&' } else { '?' };
+                format!("{}{joint}{name}={key}", part.path).parse()
+            }
+            _ => part.path.parse(),
+        };
         *request.uri_mut() =
             path.map_err(|error| format!("`{}` is not a path: {error}", part.path))?;
         let headers = request.headers_mut();
@@ -193,6 +202,7 @@ impl Client {
         if let Some(key) = part
             .key
             .as_ref()
+            .filter(|_| self.key_query.is_none())
             .and_then(|key| HeaderValue::from_str(key).ok())
         {
             headers.insert(IDEMPOTENCY_KEY, key);

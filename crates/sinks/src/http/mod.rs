@@ -39,9 +39,11 @@ mod delivery;
 mod encode;
 mod gather;
 mod options;
+mod patience;
 mod relay;
 mod request;
 mod sink;
+mod stuck;
 mod success;
 mod target;
 

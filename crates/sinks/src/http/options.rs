@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use millstream_config::{Node, Problem, Secret};
+use millstream_config::{Node, Period, Problem, Secret};
 use millstream_net::Tls;
 use millstream_wire::template::Template;
 use schemars::JsonSchema;
@@ -50,20 +50,44 @@ pub(super) struct Config {
     /// Maximum number of requests in flight. With more than 1, requests may arrive out of order.
     #[serde(default = "in_flight")]
     pub(super) in_flight: usize,
-    /// Statuses on which a request is retried unchanged, in addition to 5xx. Any other 4xx rejects the request's records.
+    /// Statuses on which a request is retried unchanged, in addition to 5xx.
     #[serde(default = "again")]
     pub(super) again: Vec<u16>,
+    /// Time for which a refusal is retried that no single record causes: a 4xx other than 400, 413 and 422, such as a 404 while a table
+    /// or an index is missing. After this time the records leave by `NAME.rejected`, at once also those of later requests to the
+    /// same URL, until the server accepts one. 0: records are rejected at once.
+    #[serde(default = "refuse_after")]
+    pub(super) refuse_after: Period,
     /// Which answers mean that the server has stored the request, if a 2xx alone does not. An answer that does not fulfil this is never
     /// counted as delivered.
     #[serde(default)]
     pub(super) success: Success,
     /// Whether each request has a header `Idempotency-Key`, which stays the same when the request is resent; behind a disk channel
-    /// even after a restart. Default: `true`; `false` with `framing: bulk`.
+    /// even after a restart. `{ query: NAME }` sends the key as the parameter NAME of the URL instead, as ClickHouse's
+    /// `insert_deduplication_token`. Default: `true`; `false` with `framing: bulk`.
     #[serde(default)]
-    pub(super) idempotency_key: Option<bool>,
+    pub(super) idempotency_key: Option<IdempotencyKey>,
     /// How a server that fails is retried, unless its `Retry-After` names a longer time.
     #[serde(default)]
     pub(super) retry: Retry,
+}
+
+/// Whether and where a request has its key.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum IdempotencyKey {
+    /// Whether requests have the header `Idempotency-Key`.
+    Header(bool),
+    /// The key is a parameter of the URL.
+    Query(KeyQuery),
+}
+
+/// The parameter of the URL that holds the key.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeyQuery {
+    /// Name of the parameter: letters, digits, `_`, `-` and `.`.
+    pub(super) query: String,
 }
 
 /// The method.
@@ -189,6 +213,11 @@ pub(super) enum Compression {
     Deflate,
 }
 
+/// Long enough for a table that is dropped and made again, or a server that is deployed again.
+fn refuse_after() -> Period {
+    Period::secs(300)
+}
+
 /// Enough to keep a distant server busy.
 fn in_flight() -> usize {
     4
@@ -234,6 +263,23 @@ impl Auth {
 }
 
 impl Config {
+    /// Whether requests have a key.
+    pub(super) fn has_key(&self) -> bool {
+        match &self.idempotency_key {
+            None => self.framing != Framing::Bulk,
+            Some(IdempotencyKey::Header(has_key)) => *has_key,
+            Some(IdempotencyKey::Query(_)) => true,
+        }
+    }
+
+    /// The parameter of the URL that holds the key, if it is not in a header.
+    pub(super) fn key_query(&self) -> Option<String> {
+        match &self.idempotency_key {
+            Some(IdempotencyKey::Query(key)) => Some(key.query.clone()),
+            _ => None,
+        }
+    }
+
     /// Reports options that contradict each other.
     pub(super) fn check(&self, options: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
@@ -251,6 +297,12 @@ impl Config {
         }
         if self.in_flight == 0 || self.in_flight > 1024 {
             wrong("in_flight", "it must be between 1 and 1024");
+        }
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let query = self.key_query();
+        if query.is_some_and(|name| name.is_empty() || !name.chars().all(is_name)) {
+            let text = "the name of a parameter has letters, digits, `_`, `-` and `.`";
+            wrong("idempotency_key.query", text);
         }
         if self.again.iter().any(|status| !(300..600).contains(status)) {
             wrong("again", "it must hold statuses from 300 to 599");

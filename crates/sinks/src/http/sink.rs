@@ -1,6 +1,9 @@
 //! The checked options of the sink. The parts of a lane (one of the sink's parallel tasks) are made from these options.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use millstream_config::Node;
@@ -21,6 +24,7 @@ use super::{
     encode::{Actions, Encoder, Scratch},
     gather::Gathering,
     options::{Config, DocumentId, Framing},
+    patience::Patience,
     request::Packing,
     target::{Site, Targets},
 };
@@ -77,9 +81,7 @@ impl Http {
             site,
             tls: tls.map(Arc::new),
             in_flight: config.in_flight,
-            idempotency_key: config
-                .idempotency_key
-                .unwrap_or(config.framing != Framing::Bulk),
+            idempotency_key: config.has_key(),
             config,
             lateness: Lateness::default(),
         })
@@ -127,6 +129,7 @@ impl Http {
             },
             tls: self.tls.clone(),
             timeout: self.config.retry.timeout.as_duration(),
+            key_query: self.config.key_query(),
             reporter,
             opened,
             idle: RefCell::default(),
@@ -144,6 +147,8 @@ impl Http {
             again: config.again.clone(),
             success: config.success.clone(),
             retry: config.retry,
+            patience: Patience::new(config.refuse_after.as_duration()),
+            accepted: Cell::new(0),
             bulk: config.bulk.as_ref().map(|bulk| ours(&bulk.id)),
             durable,
             context: context.clone(),

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod server;
+mod stuck;
 
 use std::{
     collections::HashSet,
@@ -320,7 +321,7 @@ fn refused_records_leave_by_the_rejected_port_with_the_reason() {
     let server = Scripted::start(|_| Said::status(404).body("no such channel"));
     let upstream = Upstream::memory();
     let receipt = upstream.put(packed("t", "a\nb\n"), true);
-    run(&options(&server, ""), &upstream);
+    run(&options(&server, r#", "refuse_after": 0"#), &upstream);
     assert_eq!(
         receipt.try_outcome(),
         Some(Ok(())),
