@@ -15,7 +15,12 @@
 use jiff::tz::TimeZone;
 use millstream_record::Time;
 
-use super::{Form, known::Known, value::Stack, write_json, write_protobuf};
+use super::{
+    Form,
+    known::{Known, scope_of},
+    value::Stack,
+    write_json, write_protobuf,
+};
 use crate::{
     json::Unfit,
     record::{Record, TimedRecord},
@@ -38,9 +43,41 @@ pub struct Encoder {
 ///
 /// ```text
 /// 0   u32, little endian: length of the resource
-/// 4   the resource, the scope
+/// 4   u32, little endian: length of the scope
+/// 8   u32, little endian: length of the schema URL of the resource
+/// 12  the resource, the scope, the schema URL of the resource, the schema URL of the scope
 /// ```
-const HEAD_BYTES: usize = 4;
+const HEAD_BYTES: usize = 12;
+
+/// The parts of an encoded context.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Around<'a> {
+    pub(super) resource: &'a [u8],
+    pub(super) scope: &'a [u8],
+    pub(super) resource_schema: &'a [u8],
+    pub(super) scope_schema: &'a [u8],
+}
+
+impl<'a> Around<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        let (head, mut rest) = bytes.split_at_checked(HEAD_BYTES).unwrap_or_default();
+        let lengths = head.chunks_exact(4);
+        let mut lengths = lengths.map(|length| length.try_into().map_or(0, u32::from_le_bytes));
+        let mut part = || {
+            let length = lengths.next().unwrap_or(0) as usize;
+            let (part, behind) = rest.split_at_checked(length).unwrap_or_default();
+            rest = behind;
+            part
+        };
+        let (resource, scope, resource_schema) = (part(), part(), part());
+        Self {
+            resource,
+            scope,
+            resource_schema,
+            scope_schema: rest,
+        }
+    }
+}
 
 impl Encoder {
     /// Creates an encoder. `resource` has the attributes of the resource for records that have no field `resources`. If the
@@ -108,25 +145,35 @@ impl Encoder {
             .filter_map(|(place, value)| Some((&*self.resource.get(*place)?.0, &value[..])));
         let times = (event.time, received);
         let (stack, text) = (&mut self.stack, &mut self.text);
+        let found = scope_of(known.scope)?;
         let scope = match self.form {
             Form::Protobuf => {
                 write_protobuf::record(&known, times, stack, text, out)?;
                 write_protobuf::resource(&known, names, stack, text, around)?;
                 let scope = around.len();
-                write_protobuf::scope(&known, stack, text, around)?;
+                write_protobuf::scope(&found, stack, text, around)?;
                 scope
             }
             Form::Json => {
                 write_json::record(&known, times, stack, text, out)?;
                 write_json::resource(&known, names, stack, text, around)?;
                 let scope = around.len();
-                write_json::scope(&known, stack, text, around)?;
+                write_json::scope(&found, stack, text, around)?;
                 scope
             }
         };
-        let length = u32::try_from(scope - start - HEAD_BYTES).map_err(|_| Unfit::TooDeep)?;
-        if let Some(head) = around.get_mut(start..start + HEAD_BYTES) {
-            head.copy_from_slice(&length.to_le_bytes());
+        let lengths = [
+            scope - start - HEAD_BYTES,
+            around.len() - scope,
+            known.resource_schema.len(),
+        ];
+        around.extend_from_slice(known.resource_schema);
+        around.extend_from_slice(found.schema);
+        let head = around.get_mut(start..start + HEAD_BYTES);
+        let head = head.unwrap_or_default().chunks_exact_mut(4);
+        for (place, length) in head.zip(lengths) {
+            let length = u32::try_from(length).map_err(|_| Unfit::TooDeep)?;
+            place.copy_from_slice(&length.to_le_bytes());
         }
         Ok(())
     }
@@ -170,12 +217,10 @@ pub fn write_request<'a>(
         while let Some((record, _)) = records.next_if(|(_, other)| *other == around) {
             append(form, record, &mut scratch, false);
         }
-        let (head, rest) = around.split_at_checked(HEAD_BYTES).unwrap_or_default();
-        let length = head.try_into().map_or(0, u32::from_le_bytes) as usize;
-        let (resource, scope) = rest.split_at_checked(length).unwrap_or_default();
+        let around = Around::of(around);
         match form {
-            Form::Protobuf => write_protobuf::group(resource, scope, &scratch, out),
-            Form::Json => write_json::group(first, resource, scope, &scratch, out),
+            Form::Protobuf => write_protobuf::group(around, &scratch, out),
+            Form::Json => write_json::group(first, around, &scratch, out),
         }
         first = false;
     }

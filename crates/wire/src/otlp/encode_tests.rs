@@ -113,10 +113,14 @@ fn an_encoded_record_is_decoded_unchanged() {
         ("dropped_attributes_count", 2.into()),
         ("attributes", map(vec![("k", Value::Binary(vec![0, 255]))])),
         ("resources", map(vec![("service.name", "other".into())])),
+        ("resource_schema_url", "https://r/\"1".into()),
+        ("resource_dropped_attributes_count", 4.into()),
         (
             "scope",
             map(vec![
                 ("name", "s".into()),
+                ("schema_url", "https://s/1".into()),
+                ("dropped_attributes_count", 3.into()),
                 ("attributes", map(vec![("x", 1.into())])),
             ]),
         ),

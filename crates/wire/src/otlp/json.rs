@@ -10,7 +10,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use super::{
     Bad,
     record::{CONTEXT_BYTES_MAX, Id, Plain},
-    walk::{Any, Encoding, LogRecord, Repeated, VALUES},
+    walk::{Any, Encoding, LogRecord, Named, VALUES},
 };
 use crate::msgpack::{ReadError, Reader};
 
@@ -57,7 +57,7 @@ pub(super) struct Json;
 impl<'a> Encoding<'a> for Json {
     type List = List<'a>;
 
-    fn list(message: &'a [u8], field: Repeated) -> Result<List<'a>, Bad> {
+    fn list(message: &'a [u8], field: Named) -> Result<List<'a>, Bad> {
         List::new(value_of(message, field.names)?)
     }
 
@@ -85,10 +85,12 @@ impl<'a> Encoding<'a> for Json {
         }
     }
 
-    fn scope_texts(scope: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Bad> {
-        let name = text(value_of(scope, [b"name"; 2])?)?;
-        let version = text(value_of(scope, [b"version"; 2])?)?;
-        Ok((name, version))
+    fn text(message: &'a [u8], field: Named) -> Result<&'a [u8], Bad> {
+        text(value_of(message, field.names)?)
+    }
+
+    fn number(message: &'a [u8], field: Named) -> Result<u64, Bad> {
+        value_of(message, field.names)?.map_or(Ok(0), unsigned)
     }
 
     fn record(message: &'a [u8]) -> Result<LogRecord<'a, List<'a>>, Bad> {

@@ -26,6 +26,8 @@ pub(super) struct Known<'a> {
     pub(super) dropped: u64,
     pub(super) attributes: &'a [u8],
     pub(super) resources: &'a [u8],
+    pub(super) resource_schema: &'a [u8],
+    pub(super) resource_dropped: u64,
     pub(super) scope: &'a [u8],
     /// The complete record, for its other fields; empty for a line.
     map: &'a [u8],
@@ -118,6 +120,10 @@ impl<'a> Known<'a> {
             b"flags" => self.flags = number(value).map_or(0, |flags| flags as u32),
             b"attributes" if is_map(value) => self.attributes = value,
             b"resources" if is_map(value) => self.resources = value,
+            b"resource_schema_url" if is_text(value) => self.resource_schema = text(value),
+            b"resource_dropped_attributes_count" if number(value).is_some() => {
+                self.resource_dropped = number(value).unwrap_or(0);
+            }
             b"scope" if is_map(value) => self.scope = value,
             b"trace_id" => self.trace_id = Id::of(value),
             b"span_id" => self.span_id = Id::of(value),
@@ -169,6 +175,8 @@ pub(super) fn pairs<'a>(
 pub(super) struct Scope<'a> {
     pub(super) name: &'a [u8],
     pub(super) version: &'a [u8],
+    pub(super) schema: &'a [u8],
+    pub(super) dropped: u64,
     pub(super) attributes: &'a [u8],
 }
 
@@ -179,6 +187,8 @@ pub(super) fn scope_of(scope: &[u8]) -> Result<Scope<'_>, Unfit> {
         match Reader::new(key).bytes().unwrap_or_default() {
             b"name" => found.name = text(value),
             b"version" => found.version = text(value),
+            b"schema_url" => found.schema = text(value),
+            b"dropped_attributes_count" => found.dropped = number(value).unwrap_or(0),
             b"attributes" if is_map(value) => found.attributes = value,
             _ => {}
         }
@@ -211,6 +221,10 @@ fn text(value: &[u8]) -> &[u8] {
 
 fn number(value: &[u8]) -> Option<u64> {
     u64::try_from(Reader::new(value).int().ok()?).ok()
+}
+
+fn is_text(value: &[u8]) -> bool {
+    Reader::new(value).bytes().is_ok()
 }
 
 fn is_map(value: &[u8]) -> bool {

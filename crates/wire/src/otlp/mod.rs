@@ -8,9 +8,9 @@
 //!
 //! ```text
 //! request        resource_logs 1 *
-//! ResourceLogs   resource 1 | scope_logs 2 *
+//! ResourceLogs   resource 1 | scope_logs 2 * | schema_url 3
 //! Resource       attributes 1 * | dropped_attributes_count 2
-//! ScopeLogs      scope 1 | log_records 2 *
+//! ScopeLogs      scope 1 | log_records 2 * | schema_url 3
 //! Scope          name 1 | version 2 | attributes 3 * | dropped_attributes_count 4
 //! LogRecord      time_unix_nano 1 fixed64 | severity_number 2 | severity_text 3 | body 5 AnyValue | attributes 6 *
 //!                dropped_attributes_count 7 | flags 8 fixed32 | trace_id 9 | span_id 10
@@ -32,7 +32,8 @@
 //! | `flags`, `event_name`, `dropped_attributes_count` | |
 //! | `observed_time_unix_nano` | a number, exact |
 //! | `resources` | the attributes of the resource: a map |
-//! | `scope` | `name`, `version`, `attributes` |
+//! | `resource_schema_url`, `resource_dropped_attributes_count` | |
+//! | `scope` | `name`, `version`, `schema_url`, `dropped_attributes_count`, `attributes` |
 //!
 //! `walk` reads requests of both encodings; `protobuf` and `json` parse their messages. A request is read in one pass, without a
 //! tree per record. Nothing recurses, and no length in a request causes an allocation. An unreadable record does not affect other

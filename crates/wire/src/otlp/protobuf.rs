@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use super::{
     Bad,
     record::{CONTEXT_BYTES_MAX, Id, Plain},
-    walk::{Any, Encoding, LogRecord, RECORD_ATTRIBUTES, Repeated, VALUES},
+    walk::{Any, Encoding, LogRecord, Named, RECORD_ATTRIBUTES, VALUES},
 };
 
 /// The maximum length of a varint in bytes.
@@ -113,7 +113,7 @@ pub(super) struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    fn new(message: &'a [u8], field: Repeated) -> Self {
+    fn new(message: &'a [u8], field: Named) -> Self {
         Self {
             fields: Fields::new(message),
             number: field.number,
@@ -128,7 +128,7 @@ pub(super) struct Protobuf;
 impl<'a> Encoding<'a> for Protobuf {
     type List = List<'a>;
 
-    fn list(message: &'a [u8], field: Repeated) -> Result<List<'a>, Bad> {
+    fn list(message: &'a [u8], field: Named) -> Result<List<'a>, Bad> {
         Ok(List::new(message, field))
     }
 
@@ -163,17 +163,26 @@ impl<'a> Encoding<'a> for Protobuf {
         }
     }
 
-    fn scope_texts(scope: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Bad> {
-        let (mut name, mut version): (&[u8], &[u8]) = (&[], &[]);
-        let mut fields = Fields::new(scope);
-        while let Some((number, field)) = fields.next()? {
-            match (number, field) {
-                (1, Field::Bytes(text)) => name = text,
-                (2, Field::Bytes(text)) => version = text,
-                _ => {}
+    fn text(message: &'a [u8], field: Named) -> Result<&'a [u8], Bad> {
+        let mut fields = Fields::new(message);
+        let mut text: &[u8] = &[];
+        while let Some(found) = fields.next_of(field.number)? {
+            text = found;
+        }
+        Ok(text)
+    }
+
+    fn number(message: &'a [u8], field: Named) -> Result<u64, Bad> {
+        let mut fields = Fields::new(message);
+        let mut value = 0;
+        while let Some((number, found)) = fields.next()? {
+            if let Field::Varint(found) = found
+                && number == field.number
+            {
+                value = found;
             }
         }
-        Ok((name, version))
+        Ok(value)
     }
 
     fn record(message: &'a [u8]) -> Result<LogRecord<'a, List<'a>>, Bad> {

@@ -50,6 +50,10 @@ impl Default for Id<'_> {
 pub(super) struct Context {
     /// A MessagePack map.
     pub(super) resource: Vec<u8>,
+    /// The schema URL of the resource; empty if it is not set.
+    pub(super) resource_schema: Vec<u8>,
+    /// The number of attributes that the resource has lost.
+    pub(super) resource_dropped: u64,
     /// A MessagePack map.
     pub(super) scope: Vec<u8>,
 }
@@ -59,7 +63,8 @@ impl Context {
     pub(super) fn room(&self, record_bytes: usize) -> usize {
         // The factor of 2 covers ids, whose bytes become two digits each. All other values grow by a smaller factor. For example,
         // a JSON `doubleValue` of one digit becomes a float of nine bytes, but the name `doubleValue` is not written.
-        record_bytes.saturating_mul(2) + self.resource.len() + self.scope.len() + NAMES_BYTES
+        let context = self.resource.len() + self.resource_schema.len() + self.scope.len();
+        record_bytes.saturating_mul(2) + context + NAMES_BYTES
     }
 }
 
@@ -82,7 +87,7 @@ impl<'o> Entry<'o> {
             .find_map(|time| i64::try_from(time).ok());
         write_time(out, time.map_or(received, Time));
         let map = out.len();
-        // An entry has at most 12 fields, so one byte is enough for the header.
+        // An entry has at most 14 fields, so one byte is enough for the header.
         out.push(0x80);
         Self {
             out,
@@ -121,6 +126,11 @@ impl<'o> Entry<'o> {
 
     /// Writes resource and scope, and completes the entry.
     pub(super) fn end(mut self, context: &Context) {
+        self.text("resource_schema_url", &context.resource_schema);
+        self.number(
+            "resource_dropped_attributes_count",
+            context.resource_dropped,
+        );
         for (name, map) in [("resources", &context.resource), ("scope", &context.scope)] {
             if !map.is_empty() {
                 self.name(name);

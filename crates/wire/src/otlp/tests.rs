@@ -216,16 +216,26 @@ fn full_protobuf() -> Message {
         .fixed64(11, 1_700_000_000_999_999_999)
         .bytes(12, "app.broke");
     let record = pairs_of(record, 6, &vec![("http.status".to_owned(), Any::Int(500))]);
-    let scope = Message::default().bytes(1, "lib").bytes(2, "1.2");
+    let scope = Message::default()
+        .bytes(1, "lib")
+        .bytes(2, "1.2")
+        .varint(4, 6);
     let scope = pairs_of(scope, 3, &vec![("s".to_owned(), Any::Bool(true))]);
-    let logs = Message::default().message(2, &record).message(1, &scope);
+    let logs = Message::default()
+        .bytes(3, "https://a/scope")
+        .message(2, &record)
+        .message(1, &scope);
     let resource = pairs_of(
         Message::default(),
         1,
         &vec![("service.name".to_owned(), text("shop"))],
     );
+    let resource = resource.varint(2, 5);
     // The resource follows the scopes that belong to it, which protobuf permits.
-    let resource = Message::default().message(2, &logs).message(1, &resource);
+    let resource = Message::default()
+        .message(2, &logs)
+        .message(1, &resource)
+        .bytes(3, "https://a/resource");
     Message::default().message(1, &resource)
 }
 
@@ -246,9 +256,19 @@ fn full_json() -> Value {
                 "eventName": "app.broke",
                 "unknown": [1, { "a": null }],
             }],
-            "scope": { "name": "lib", "version": "1.2", "attributes": [{ "key": "s", "value": { "boolValue": true } }] },
+            "scope": {
+                "name": "lib",
+                "version": "1.2",
+                "droppedAttributesCount": 6,
+                "attributes": [{ "key": "s", "value": { "boolValue": true } }],
+            },
+            "schemaUrl": "https://a/scope",
         }],
-        "resource": { "attributes": [{ "key": "service.name", "value": { "stringValue": "shop" } }] },
+        "resource": {
+            "attributes": [{ "key": "service.name", "value": { "stringValue": "shop" } }],
+            "droppedAttributesCount": "5",
+        },
+        "schemaUrl": "https://a/resource",
     }]})
 }
 
@@ -266,7 +286,15 @@ fn every_field_of_a_log_record_is_read() {
         "dropped_attributes_count": 3,
         "attributes": { "http.status": 500 },
         "resources": { "service.name": "shop" },
-        "scope": { "name": "lib", "version": "1.2", "attributes": { "s": true } },
+        "resource_schema_url": "https://a/resource",
+        "resource_dropped_attributes_count": 5,
+        "scope": {
+            "name": "lib",
+            "version": "1.2",
+            "schema_url": "https://a/scope",
+            "dropped_attributes_count": 6,
+            "attributes": { "s": true },
+        },
     });
     for found in [protobuf(&full_protobuf()), json(&full_json())] {
         let (time, record) = one(&found);

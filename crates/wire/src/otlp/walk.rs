@@ -9,11 +9,11 @@ use millstream_record::Time;
 
 use super::{
     Bad, LEVELS_MAX, Next,
-    record::{Context, Entry, Plain},
+    record::{CONTEXT_BYTES_MAX, Context, Entry, Plain},
 };
 use crate::msgpack::{
     write_array_len, write_bin, write_bool, write_f64, write_int, write_map_len, write_nil,
-    write_str,
+    write_str, write_uint,
 };
 
 /// The functions that parse the messages of one encoding. Each message is passed as a slice of the request.
@@ -22,7 +22,7 @@ pub(super) trait Encoding<'a> {
     type List: Copy + Debug;
 
     /// Returns the elements of a repeated field of `message`.
-    fn list(message: &'a [u8], field: Repeated) -> Result<Self::List, Bad>;
+    fn list(message: &'a [u8], field: Named) -> Result<Self::List, Bad>;
 
     /// Returns the number of elements in a list.
     fn count(list: &Self::List) -> Result<u32, Bad>;
@@ -36,8 +36,11 @@ pub(super) trait Encoding<'a> {
     /// Returns the resource of a ResourceLogs, or the scope of a ScopeLogs, by its field name. Returns `None` if it is not set.
     fn context(message: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Bad>;
 
-    /// Returns name and version of a scope, which are empty if not set.
-    fn scope_texts(scope: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Bad>;
+    /// Returns a text of a resource, a scope, or the message around it. It is empty if not set.
+    fn text(message: &'a [u8], field: Named) -> Result<&'a [u8], Bad>;
+
+    /// Returns a number of a resource or scope. It is 0 if not set.
+    fn number(message: &'a [u8], field: Named) -> Result<u64, Bad>;
 
     /// Returns the fields of a log record.
     fn record(message: &'a [u8]) -> Result<LogRecord<'a, Self::List>, Bad>;
@@ -49,28 +52,34 @@ pub(super) trait Encoding<'a> {
     fn any(message: &'a [u8]) -> Result<Any<'a, Self::List>, Bad>;
 }
 
-/// A repeated field: its number in protobuf, and its two names in JSON (that of protobuf's JSON mapping, and that of the
+/// A field: its number in protobuf, and its two names in JSON (that of protobuf's JSON mapping, and that of the
 /// specification).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Repeated {
+pub(super) struct Named {
     pub(super) number: u32,
     pub(super) names: [&'static [u8]; 2],
 }
 
-const fn repeated(number: u32, camel: &'static [u8], snake: &'static [u8]) -> Repeated {
-    Repeated {
+const fn named(number: u32, camel: &'static [u8], snake: &'static [u8]) -> Named {
+    Named {
         number,
         names: [camel, snake],
     }
 }
 
-const RESOURCE_LOGS: Repeated = repeated(1, b"resourceLogs", b"resource_logs");
-const SCOPE_LOGS: Repeated = repeated(2, b"scopeLogs", b"scope_logs");
-const LOG_RECORDS: Repeated = repeated(2, b"logRecords", b"log_records");
-const RESOURCE_ATTRIBUTES: Repeated = repeated(1, b"attributes", b"attributes");
-const SCOPE_ATTRIBUTES: Repeated = repeated(3, b"attributes", b"attributes");
-pub(super) const RECORD_ATTRIBUTES: Repeated = repeated(6, b"attributes", b"attributes");
-pub(super) const VALUES: Repeated = repeated(1, b"values", b"values");
+const RESOURCE_LOGS: Named = named(1, b"resourceLogs", b"resource_logs");
+const SCOPE_LOGS: Named = named(2, b"scopeLogs", b"scope_logs");
+const LOG_RECORDS: Named = named(2, b"logRecords", b"log_records");
+const RESOURCE_ATTRIBUTES: Named = named(1, b"attributes", b"attributes");
+const RESOURCE_DROPPED: Named = named(2, b"droppedAttributesCount", b"dropped_attributes_count");
+const SCOPE_NAME: Named = named(1, b"name", b"name");
+const SCOPE_VERSION: Named = named(2, b"version", b"version");
+const SCOPE_ATTRIBUTES: Named = named(3, b"attributes", b"attributes");
+const SCOPE_DROPPED: Named = named(4, b"droppedAttributesCount", b"dropped_attributes_count");
+/// Of a ResourceLogs, and of a ScopeLogs.
+const SCHEMA_URL: Named = named(3, b"schemaUrl", b"schema_url");
+pub(super) const RECORD_ATTRIBUTES: Named = named(6, b"attributes", b"attributes");
+pub(super) const VALUES: Named = named(1, b"values", b"values");
 
 /// The parts of a log record.
 #[derive(Debug)]
@@ -169,6 +178,8 @@ impl<'a, E: Encoding<'a>> Logs<'a, E> {
     }
 
     fn begin_resource(&mut self, message: &'a [u8]) -> Result<(), Bad> {
+        self.context.resource_schema.clear();
+        self.context.resource_dropped = 0;
         let map = &mut self.context.resource;
         map.clear();
         if let Some(resource) = E::context(message, b"resource")? {
@@ -176,7 +187,10 @@ impl<'a, E: Encoding<'a>> Logs<'a, E> {
             if E::count(&attributes)? > 0 {
                 self.values.map(attributes, map)?;
             }
+            self.context.resource_dropped = E::number(resource, RESOURCE_DROPPED)?;
         }
+        let schema = schema_url::<E>(message)?;
+        self.context.resource_schema.extend_from_slice(schema);
         self.scopes = Some(E::list(message, SCOPE_LOGS)?);
         Ok(())
     }
@@ -184,24 +198,34 @@ impl<'a, E: Encoding<'a>> Logs<'a, E> {
     fn begin_scope(&mut self, message: &'a [u8]) -> Result<(), Bad> {
         let map = &mut self.context.scope;
         map.clear();
-        if let Some(scope) = E::context(message, b"scope")? {
-            let (name, version) = E::scope_texts(scope)?;
-            let texts = [("name", name), ("version", version)];
-            let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
-            let attributes = E::list(scope, SCOPE_ATTRIBUTES)?;
-            let has_attributes = E::count(&attributes)? > 0;
-            let length = texts.clone().count() as u32 + u32::from(has_attributes);
-            if length > 0 {
-                write_map_len(map, length);
-            }
-            for (name, text) in texts {
-                write_str(map, name.as_bytes());
-                write_str(map, text);
-            }
-            if has_attributes {
-                write_str(map, b"attributes");
-                self.values.map(attributes, map)?;
-            }
+        let schema = schema_url::<E>(message)?;
+        let scope = E::context(message, b"scope")?;
+        let (mut name, mut version, mut dropped): (&[u8], &[u8], _) = (&[], &[], 0);
+        let mut attributes = None;
+        if let Some(scope) = scope {
+            (name, version) = (E::text(scope, SCOPE_NAME)?, E::text(scope, SCOPE_VERSION)?);
+            dropped = E::number(scope, SCOPE_DROPPED)?;
+            let list = E::list(scope, SCOPE_ATTRIBUTES)?;
+            attributes = (E::count(&list)? > 0).then_some(list);
+        }
+        let texts = [("name", name), ("version", version), ("schema_url", schema)];
+        let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
+        let length = texts.clone().count() + usize::from(attributes.is_some());
+        let length = length + usize::from(dropped > 0);
+        if length > 0 {
+            write_map_len(map, length as u32);
+        }
+        for (name, text) in texts {
+            write_str(map, name.as_bytes());
+            write_str(map, text);
+        }
+        if dropped > 0 {
+            write_str(map, b"dropped_attributes_count");
+            write_uint(map, dropped);
+        }
+        if let Some(attributes) = attributes {
+            write_str(map, b"attributes");
+            self.values.map(attributes, map)?;
         }
         self.records = Some(E::list(message, LOG_RECORDS)?);
         Ok(())
@@ -233,6 +257,14 @@ impl<'a, E: Encoding<'a>> Logs<'a, E> {
             self.values.map(attributes, entry.out)?;
         }
         Ok(())
+    }
+}
+
+/// Returns the schema URL of a ResourceLogs or ScopeLogs.
+fn schema_url<'a, E: Encoding<'a>>(message: &'a [u8]) -> Result<&'a [u8], Bad> {
+    match E::text(message, SCHEMA_URL)? {
+        url if url.len() > CONTEXT_BYTES_MAX => Err(Bad::TooLong),
+        url => Ok(url),
     }
 }
 

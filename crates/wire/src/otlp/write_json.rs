@@ -5,7 +5,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use millstream_record::Time;
 
 use super::{
-    known::{Body, Id, Known, packed_text, pairs, scope_of},
+    encode::Around,
+    known::{Body, Id, Known, Scope, packed_text, pairs},
     value::{Stack, Target},
 };
 use crate::json::{Unfit, append_string};
@@ -229,18 +230,22 @@ pub(super) fn resource<'n>(
         any.text(&String::from_utf8_lossy(value));
         any.end_element(true);
     }
-    out.extend_from_slice(b"]}");
+    out.push(b']');
+    if known.resource_dropped > 0 {
+        out.extend_from_slice(b",\"droppedAttributesCount\":");
+        out.extend_from_slice(known.resource_dropped.to_string().as_bytes());
+    }
+    out.push(b'}');
     Ok(())
 }
 
 /// Writes a scope.
 pub(super) fn scope(
-    known: &Known<'_>,
+    found: &Scope<'_>,
     stack: &mut Stack,
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> Result<(), Unfit> {
-    let found = scope_of(known.scope)?;
     let mut object = Object::new(out);
     object.text("name", found.name);
     object.text("version", found.version);
@@ -253,25 +258,37 @@ pub(super) fn scope(
         })?;
         array.push(b']');
     }
+    object.number("droppedAttributesCount", found.dropped);
     object.close();
     Ok(())
 }
 
 /// Writes one ResourceLogs, with one resource, one scope and `records` (separated by commas). `first` is true if the request has
 /// no ResourceLogs yet.
-pub(super) fn group(first: bool, resource: &[u8], scope: &[u8], records: &[u8], out: &mut Vec<u8>) {
+pub(super) fn group(first: bool, around: Around<'_>, records: &[u8], out: &mut Vec<u8>) {
     if !first {
         out.push(b',');
     }
     for part in [
         &b"{\"resource\":"[..],
-        resource,
+        around.resource,
         b",\"scopeLogs\":[{\"scope\":",
-        scope,
+        around.scope,
         b",\"logRecords\":[",
         records,
-        b"]}]}",
+        b"]",
     ] {
         out.extend_from_slice(part);
+    }
+    schema_url(around.scope_schema, out);
+    out.extend_from_slice(b"}]");
+    schema_url(around.resource_schema, out);
+    out.push(b'}');
+}
+
+fn schema_url(url: &[u8], out: &mut Vec<u8>) {
+    if !url.is_empty() {
+        out.extend_from_slice(b",\"schemaUrl\":");
+        append_string(url, out);
     }
 }

@@ -3,7 +3,8 @@
 use millstream_record::Time;
 
 use super::{
-    known::{Body, Known, packed_text, pairs, scope_of},
+    encode::Around,
+    known::{Body, Known, Scope, packed_text, pairs},
     value::{Stack, Target},
 };
 use crate::json::Unfit;
@@ -163,10 +164,7 @@ pub(super) fn record(
     let observed = known.observed.or(u64::try_from(received.0).ok());
     fixed64(11, observed.unwrap_or(0), out);
     for (number, value) in [(2, known.severity_number), (7, known.dropped)] {
-        if value > 0 {
-            out.push(number << 3);
-            varint(value, out);
-        }
+        count(number, value, out);
     }
     for (number, value) in [(3, known.severity_text), (12, known.event_name)] {
         if !value.is_empty() {
@@ -223,17 +221,25 @@ pub(super) fn resource<'n>(
         any(0x12, scratch, stack, out)?;
         end(at, out);
     }
+    count(2, known.resource_dropped, out);
     Ok(())
+}
+
+/// Writes a number if it is not 0.
+fn count(number: u8, value: u64, out: &mut Vec<u8>) {
+    if value > 0 {
+        out.push(number << 3);
+        varint(value, out);
+    }
 }
 
 /// Writes a scope, without tag and length.
 pub(super) fn scope(
-    known: &Known<'_>,
+    found: &Scope<'_>,
     stack: &mut Stack,
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> Result<(), Unfit> {
-    let found = scope_of(known.scope)?;
     for (number, value) in [(1, found.name), (2, found.version)] {
         if !value.is_empty() {
             text(number, value, out);
@@ -241,20 +247,28 @@ pub(super) fn scope(
     }
     pairs(found.attributes, |key, value| {
         pair(0x1a, key, value, stack, scratch, out)
-    })
+    })?;
+    count(4, found.dropped, out);
+    Ok(())
 }
 
 /// Writes one ResourceLogs, with one resource, one scope and `records` (each with tag and length).
-pub(super) fn group(resource: &[u8], scope: &[u8], records: &[u8], out: &mut Vec<u8>) {
+pub(super) fn group(around: Around<'_>, records: &[u8], out: &mut Vec<u8>) {
     let logs = begin(0x0a, out);
-    if !resource.is_empty() {
-        bytes(1, resource, out);
+    if !around.resource.is_empty() {
+        bytes(1, around.resource, out);
     }
     let scoped = begin(0x12, out);
-    if !scope.is_empty() {
-        bytes(1, scope, out);
+    if !around.scope.is_empty() {
+        bytes(1, around.scope, out);
     }
     out.extend_from_slice(records);
+    if !around.scope_schema.is_empty() {
+        text(3, around.scope_schema, out);
+    }
     end(scoped, out);
+    if !around.resource_schema.is_empty() {
+        text(3, around.resource_schema, out);
+    }
     end(logs, out);
 }
