@@ -15,6 +15,7 @@ use super::{
     answer::Refusal,
     endpoint::Endpoint,
     memory::{RequestMemory, SPARE_BYTES},
+    unpack::{Fault, Packing},
 };
 use crate::{connection::Progress, rest::Rest};
 
@@ -35,6 +36,8 @@ pub(super) enum Encoding {
     Zstd,
     /// zlib's format, which is called `deflate` or `zlib`.
     Deflate,
+    Snappy,
+    Lz4,
 }
 
 impl Encoding {
@@ -43,6 +46,17 @@ impl Encoding {
             Self::Gzip => "gzip",
             Self::Zstd => "zstd",
             Self::Deflate => "deflate",
+            Self::Snappy => "snappy",
+            Self::Lz4 => "lz4",
+        }
+    }
+
+    /// The format, if it is decompressed at once.
+    fn packing(self) -> Option<Packing> {
+        match self {
+            Self::Snappy => Some(Packing::Snappy),
+            Self::Lz4 => Some(Packing::Lz4),
+            Self::Gzip | Self::Zstd | Self::Deflate => None,
         }
     }
 
@@ -51,6 +65,7 @@ impl Encoding {
             Self::Gzip => Inflater::new(Codec::Gzip),
             Self::Zstd => Inflater::new(Codec::Zstd),
             Self::Deflate => Some(Inflater::zlib()),
+            Self::Snappy | Self::Lz4 => None,
         }
     }
 
@@ -59,7 +74,7 @@ impl Encoding {
         match self {
             Self::Gzip => size_claimed(Codec::Gzip, body),
             Self::Zstd => size_claimed(Codec::Zstd, body),
-            Self::Deflate => None,
+            Self::Deflate | Self::Snappy | Self::Lz4 => None,
         }
     }
 }
@@ -174,6 +189,9 @@ pub(super) async fn inflate(
     input: &[u8],
     memory: RequestMemory<'_>,
 ) -> Result<Buffer, Refusal> {
+    if let Some(packing) = codec.packing() {
+        return unpack(codec, packing, input, memory).await;
+    }
     let endpoint = memory.endpoint;
     let bytes_max = endpoint.decompressed_bytes_max;
     let claimed = codec
@@ -201,6 +219,26 @@ pub(super) async fn inflate(
         // Let other connections of this thread run.
         tokio::task::yield_now().await;
     }
+}
+
+/// Decompresses a body whose format is decompressed at once.
+async fn unpack(
+    codec: Encoding,
+    packing: Packing,
+    input: &[u8],
+    memory: RequestMemory<'_>,
+) -> Result<Buffer, Refusal> {
+    let bytes_max = memory.endpoint.decompressed_bytes_max;
+    let refused = |fault| match fault {
+        Fault::Corrupt => cannot_inflate(codec, InflateError::Corrupt),
+        Fault::Truncated => cannot_inflate(codec, InflateError::Truncated),
+        Fault::TooLarge => Refusal::too_large(bytes_max, "limits.decompressed"),
+    };
+    let bytes = packing.measure(input, bytes_max).map_err(refused)?;
+    let mut output = memory.reserve(bytes + END_BYTES).await?;
+    output.resize(bytes, 0);
+    packing.unpack(input, &mut output).map_err(refused)?;
+    Ok(output)
 }
 
 fn cannot_inflate(codec: Encoding, error: InflateError) -> Refusal {

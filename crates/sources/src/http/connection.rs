@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     endpoint::{Client, Endpoint},
+    grpc::{self, ADVICE},
     request,
 };
 use crate::connection::NEVER;
@@ -50,33 +51,35 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
             Ok::<_, Infallible>(answer)
         }
     });
-    let serving = http1::Builder::new()
+    let mut serving = http1::Builder::new()
         .max_buf_size(HEAD_BYTES_MAX)
         // A client may close its sending side once the request is sent.
         .half_close(true)
         .serve_connection(TokioIo::new(stream), service);
-    let mut serving = pin!(serving);
     let mut stop = endpoint.context.stop.clone();
     let mut stopped = pin!(stop.stopped());
     let mut stopping = false;
-    loop {
+    let error = loop {
         tokio::select! {
             biased;
-            done = &mut serving => {
-                if let Err(error) = done {
-                    report(&error, &client);
-                }
-                return;
-            }
+            done = &mut serving => match done {
+                Ok(()) => return,
+                Err(error) => break error,
+            },
             // On a stop, a connection that has sent no request ends immediately.
             () = &mut stopped, if !stopping => {
                 stopping = true;
                 if !begun.get() {
                     return;
                 }
-                serving.as_mut().graceful_shutdown();
+                std::pin::Pin::new(&mut serving).graceful_shutdown();
             }
         }
+    };
+    report(&error, &client);
+    if is_grpc(&error) && !stopping {
+        let http1::Parts { io, read_buf, .. } = serving.into_parts();
+        grpc::answer(io.into_inner(), &read_buf).await;
     }
 }
 
@@ -84,18 +87,20 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
 fn report(error: &hyper::Error, client: &Client) {
     if error.is_parse() || error.is_parse_too_large() {
         client.endpoint.meters.requests_refused.add(1);
-        let (advice, peer) = (advice(error), &client.peer);
-        let text = format_args!("{peer}: {error}{advice}; connection closed");
-        client.endpoint.context.reporter.warn("refused", text);
+        let (peer, reporter) = (&client.peer, &client.endpoint.context.reporter);
+        match is_grpc(error) {
+            true => reporter.warn("refused", format_args!("{peer}: {error}: {ADVICE}")),
+            false => reporter.warn(
+                "refused",
+                format_args!("{peer}: {error}; connection closed"),
+            ),
+        }
     }
 }
 
-/// The advice for an error. Every gRPC client begins with the first bytes of HTTP/2.
-fn advice(error: &hyper::Error) -> &'static str {
-    match error.to_string().contains("HTTP2") {
-        true => ": OTLP/gRPC is not supported; use OTLP/HTTP (`otlphttp` in the Collector)",
-        false => "",
-    }
+/// Whether the client speaks gRPC: it began with the first bytes of HTTP/2.
+fn is_grpc(error: &hyper::Error) -> bool {
+    error.is_parse() && error.to_string().contains("HTTP2")
 }
 
 #[cfg(test)]
@@ -116,7 +121,7 @@ mod tests {
             let service = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
             let served = http1::Builder::new().serve_connection(TokioIo::new(server), service);
             let error = served.await.unwrap_err();
-            assert_eq!(advice(&error).contains("OTLP/gRPC"), told, "{error}");
+            assert_eq!(is_grpc(&error), told, "{error}");
         }
     }
 }

@@ -13,12 +13,14 @@ mod body;
 mod connection;
 mod decode;
 mod endpoint;
+mod grpc;
 mod keep;
 mod lines;
 mod memory;
 mod options;
 mod paths;
 mod request;
+mod unpack;
 
 #[cfg(test)]
 mod tests;
@@ -59,7 +61,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     {
         problems.push(options.problem_at("auth.bearer", "`auth.bearer` is empty"));
     }
-    let server = Server::check(options, listen, TAKES, limits, &config.tls);
+    let server = Server::check(options, listen, TAKES, limits, &config.tls, &config.socket);
     let server = server.map_err(|found| problems.extend(found));
     let tag = Tagging::of(config.tag.as_deref(), PEER_VALUES, options);
     let tag = tag.map_err(|problem| problems.push(problem));

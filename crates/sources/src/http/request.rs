@@ -196,9 +196,11 @@ fn codec_of(headers: &HeaderMap) -> Result<Option<Encoding>, Refusal> {
         "gzip" | "x-gzip" => Ok(Some(Encoding::Gzip)),
         "zstd" => Ok(Some(Encoding::Zstd)),
         "deflate" | "zlib" => Ok(Some(Encoding::Deflate)),
+        "snappy" | "x-snappy-framed" => Ok(Some(Encoding::Snappy)),
+        "lz4" => Ok(Some(Encoding::Lz4)),
         _ => {
             let text = format!(
-                "`Content-Encoding: {name}` is not supported: use gzip, zstd, deflate or identity"
+                "`Content-Encoding: {name}` is not supported: use gzip, zstd, deflate, snappy, lz4 or identity"
             );
             Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
         }

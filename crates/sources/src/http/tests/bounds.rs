@@ -131,6 +131,12 @@ fn a_request_above_the_limit_is_rejected_before_it_is_read() {
         let header = format!("Content-Encoding: {name}");
         assert_eq!(rig.post("/", &[&header], &bomb).status, 413);
     }
+    let mut bomb = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    bomb.write_all(&vec![b' '; 64 << 20]).unwrap();
+    let bomb = bomb.finish().unwrap();
+    assert!(bomb.len() < 1 << 20);
+    let header = "Content-Encoding: lz4";
+    assert_eq!(rig.post("/", &[header], &bomb).status, 413);
     // Small objects grow when they become records.
     let text = "{}\n".repeat(300_000);
     assert_eq!(rig.post("/", &[], text.as_bytes()).status, 413);

@@ -204,6 +204,35 @@ fn deflated_bodies_are_read() {
     rig.running.stop();
 }
 
+/// The Collector sends `snappy` (blocks; frames in old versions), `x-snappy-framed` and `lz4`.
+#[test]
+fn bodies_in_snappy_and_lz4_are_read() {
+    let rig = Rig::new("");
+    let text: String = (0..20_000).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+    let block = snap::raw::Encoder::new()
+        .compress_vec(text.as_bytes())
+        .unwrap();
+    let mut frames = snap::write::FrameEncoder::new(Vec::new());
+    frames.write_all(text.as_bytes()).unwrap();
+    let frames = frames.into_inner().unwrap();
+    let mut lz4 = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    lz4.write_all(text.as_bytes()).unwrap();
+    let lz4 = lz4.finish().unwrap();
+    for (name, body) in [
+        ("snappy", &block),
+        ("Snappy", &frames),
+        ("x-snappy-framed", &frames),
+        ("lz4", &lz4),
+    ] {
+        let header = format!("Content-Encoding: {name}");
+        let answer = rig.post("/", &[&header], body);
+        assert_eq!(answer.json(), json!({"accepted": 20_000}), "{name}");
+        assert_eq!(rig.post("/", &[&header], b"garbage").status, 400, "{name}");
+    }
+    assert_eq!(rig.records().len(), 80_000);
+    rig.running.stop();
+}
+
 #[test]
 fn the_answer_to_a_body_with_the_wrong_compression_names_the_header() {
     let rig = Rig::new("");
