@@ -11,6 +11,7 @@ mod cases;
 mod channel;
 mod command_line;
 mod cookbook;
+mod guides;
 mod monitoring;
 #[path = "../program/mod.rs"]
 mod program;
