@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::listen::{At, Listen};
 
-/// Before the socket has its final owner and permissions, nobody else may connect.
+/// Before the socket has its final owner and permissions, no other user may connect.
 const CLOSED: Mode = Mode::from_bits_retain(0o600);
 /// A program that connects or sends needs the permission to write. This is that permission of the group and of others.
 const OTHERS_WRITE: u32 = 0o022;
@@ -85,7 +85,7 @@ impl SocketAccess {
         set.map_err(|error| Error::other(format!("cannot set `socket.mode`: {error}")))
     }
 
-    /// What the log says about a socket that only its owner may use, although nobody chose that.
+    /// The text for the log about a socket that only its owner may use, although no option asks for that.
     pub(crate) fn hint(&self, path: &Path) -> Option<String> {
         if self.mode.is_some() {
             return None;

@@ -247,7 +247,7 @@ mod tests {
             general("no such index [logs-2026.11.28]"),
             "no such index [logs-2026.11.28]"
         );
-        // What has no end stays.
+        // A quote without its end stays.
         assert_eq!(general("a 'b"), "a 'b");
         assert_eq!(general("[a"), "[a");
         assert_eq!(general("3e4 x1 1"), "3e4 x1 N");

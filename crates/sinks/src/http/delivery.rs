@@ -273,7 +273,7 @@ impl Delivery<'_> {
                 why,
                 status: answer.suspicious_status(),
             }),
-            // What is missing may appear soon.
+            // A missing table may appear soon.
             Verdict::Refused { why, parts: false } if !self.sender.patience.is_over(&self.path) => {
                 Attempt::Failed(Failed {
                     wait: answer.retry_after(),

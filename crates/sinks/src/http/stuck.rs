@@ -32,7 +32,7 @@ pub(super) struct Piece {
     alone: u32,
 }
 
-/// What becomes of an item that alone gets the same answer again.
+/// The judgement about an item that alone gets the same answer again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blame {
     /// The record is at fault.

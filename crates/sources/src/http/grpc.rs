@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-/// What the logs of both sides say.
+/// The text in the logs of both sides.
 pub(super) const ADVICE: &str =
     "OTLP/gRPC is not supported; use otlphttp, the Collector's exporter for OTLP over HTTP";
 

@@ -1,5 +1,5 @@
-//! Files that an earlier run was reading and that the first scan does not find: somebody removed them, or moved them to another
-//! directory, while the source did not run. What was not read of them is reported and counted.
+//! Files that an earlier run was reading and that the first scan does not find: they were removed, or moved to another
+//! directory, while the source did not run. The unread bytes are reported and counted.
 
 use std::{collections::HashMap, fs, os::unix::fs::DirEntryExt, path::PathBuf};
 

@@ -40,6 +40,7 @@
 //! records. HTTP, decompression and buffers are the task of `sources/http`.
 
 mod answer;
+mod around;
 mod encode;
 mod json;
 mod known;

@@ -5,7 +5,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use millstream_record::Time;
 
 use super::{
-    encode::Around,
+    around::Around,
     known::{Body, Id, Known, Scope, packed_text, pairs},
     value::{Stack, Target},
 };

@@ -3,7 +3,7 @@
 use millstream_record::Time;
 
 use super::{
-    encode::Around,
+    around::Around,
     known::{Body, Known, Scope, packed_text, pairs},
     value::{Stack, Target},
 };

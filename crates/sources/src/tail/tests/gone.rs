@@ -78,7 +78,7 @@ fn a_file_that_was_read_to_its_end_at_the_stop_and_is_gone_is_a_warning_too() {
     let running = place.start("*.log", "", &to);
     until("one line", || to.lines().len() == 1);
     running.stop();
-    append(&path, "nobody knows\n");
+    append(&path, "unknown\n");
     fs::remove_file(&path).unwrap();
     assert_eq!(look(&place, "*.log", "", &to), (1, 0));
 }
