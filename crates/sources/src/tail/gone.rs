@@ -150,7 +150,7 @@ fn search(files: &[Awaited]) -> Vec<Option<Place>> {
 /// Reports what was not read of files that are gone.
 pub(super) async fn report(
     files: Vec<Awaited>,
-    known: &Known,
+    known: &mut Known,
     options: &Options,
     meters: &TailMeters,
     reporter: &Reporter,
@@ -165,6 +165,7 @@ pub(super) async fn report(
     let mut texts = Vec::new();
     for (file, place) in searched.await.unwrap_or_default() {
         let read = known.find(file.inode()).map_or(0, |past| past.offset);
+        known.give_up(file.inode());
         let path = file.path.display();
         texts.push(match place {
             // A file that the next scan finds was renamed just now.

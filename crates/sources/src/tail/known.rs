@@ -192,6 +192,14 @@ impl Known {
         }
     }
 
+    /// Notes that a file is gone, and that this was reported.
+    pub(super) fn give_up(&mut self, inode: Inode) {
+        let files = self.files.get_mut(&(inode.number, inode.birth));
+        for past in files.into_iter().flatten() {
+            past.left = None;
+        }
+    }
+
     /// Notes that a scan has seen an inode.
     pub(super) fn touch(&mut self, inode: Inode) {
         let now = positions::now();

@@ -250,7 +250,7 @@ impl Run {
             for beginning in self.compare(scan, ran) {
                 self.start(beginning).await;
             }
-            let (known, common) = (&self.admission.known, &self.common);
+            let (known, common) = (&mut self.admission.known, &self.common);
             let reporter = &self.context.reporter;
             gone::report(absent, known, &common.options, &common.meters, reporter).await;
             if watched_all {

@@ -9,7 +9,7 @@ fn documents_that_are_refused_for_very_many_reasons_leave_in_few_groups() {
         let count = request.text().lines().count() / 2;
         let item = |number| {
             format!(
-                r#"{{"create":{{"status":400,"error":{{"type":"t","reason":"no {number}"}}}}}}"#
+                r#"{{"create":{{"status":400,"error":{{"type":"t","reason":"no x{number}"}}}}}}"#
             )
         };
         let items: Vec<String> = (0..count).map(item).collect();
@@ -26,7 +26,7 @@ fn documents_that_are_refused_for_very_many_reasons_leave_in_few_groups() {
     assert_eq!(counts.iter().sum::<u32>(), 100);
     assert_eq!(rig.meter("records_refused"), 100);
     let told = rejected(&upstream);
-    assert_eq!(told[0].1, "400 t: no 0");
+    assert_eq!(told[0].1, "400 t: no x0");
     assert!(
         told[99].1.contains("more than 16 reasons"),
         "{}",
