@@ -24,6 +24,7 @@ need fusermount3 fuse3
 need fio fio
 need stress-ng stress-ng
 need setpriv util-linux
+need strace strace
 need javac default-jdk-headless
 need openssl openssl
 dpkg-query -W libgssapi-krb5-2 >/dev/null 2>&1 || packages+=(libgssapi-krb5-2)
@@ -34,8 +35,8 @@ rsyslog_modules=$(dirname "$(find /usr/lib -name imptcp.so -path '*rsyslog*' 2>/
 [ -e "$rsyslog_modules/omrelp.so" ] || packages+=(rsyslog-relp)
 [ -e "$rsyslog_modules/lmnsd_gtls.so" ] || packages+=(rsyslog-gnutls)
 [ -e "$rsyslog_modules/lmnsd_ossl.so" ] || packages+=(rsyslog-openssl)
-# The libraries of syslog-ng. Debian does not install syslog-ng beside rsyslog, so it is unpacked below.
-for library in libivykis0 libnet1 libwrap0 libjson-c5 libglib2.0-0 libpcre3; do
+# The libraries of syslog-ng and Apache, which are unpacked below.
+for library in libivykis0 libnet1 libwrap0 libjson-c5 libglib2.0-0 libpcre3 libpcre2-8-0 libexpat1 libuuid1; do
 	dpkg-query -W "$library" >/dev/null 2>&1 || packages+=("$library")
 done
 need kcat kcat
@@ -72,25 +73,23 @@ into=target/clients
 mkdir -p "$into"
 # An S3 server with conditional creation and signature checks that survives restarts.
 [ -x "$into/versitygw" ] || GOBIN="$PWD/$into" go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+# Debian does not install syslog-ng beside rsyslog, and the packages of the others would start a server.
+unpack() { # DIRECTORY PROGRAM PACKAGE...: unpacks Debian packages unless the program is there
+	local to="$into/$1" program="$2"
+	shift 2
+	[ -x "$to/$program" ] && return
+	mkdir -p "$to"
+	(cd "$to" && apt-get download -q "$@" && for package in *.deb; do dpkg-deb -x "$package" .; done && rm ./*.deb)
+}
+unpack syslog-ng usr/sbin/syslog-ng syslog-ng-core
+unpack nginx usr/sbin/nginx nginx nginx-common
+unpack apache usr/sbin/apache2 apache2 apache2-bin apache2-utils libapr1 libaprutil1
+unpack prometheus usr/bin/promtool prometheus
 stamp=$(find tests/clients -type f | sort | xargs cat | sha256sum | cut -d' ' -f1)
 [ "$(cat "$into/stamp" 2>/dev/null)" = "$stamp" ] && exit 0
 
 cp -r tests/clients/. "$into/"
-if [ ! -x "$into/syslog-ng/usr/sbin/syslog-ng" ]; then
-	mkdir -p "$into/syslog-ng"
-	(cd "$into/syslog-ng" && apt-get download -q syslog-ng-core && dpkg-deb -x syslog-ng-core_*.deb . && rm syslog-ng-core_*.deb)
-fi
-# nginx, unpacked: its package would start a server.
-if [ ! -x "$into/nginx/usr/sbin/nginx" ]; then
-	mkdir -p "$into/nginx"
-	(cd "$into/nginx" && apt-get download -q nginx nginx-common && for package in *.deb; do dpkg-deb -x "$package" .; done && rm ./*.deb)
-fi
 (cd "$into/python" && { [ -x venv/bin/python ] || python3 -m venv venv; } && venv/bin/pip install -q -r requirements.txt)
-# Prometheus, unpacked: its package would start a server.
-if [ ! -x "$into/prometheus/usr/bin/promtool" ]; then
-	mkdir -p "$into/prometheus"
-	(cd "$into/prometheus" && apt-get download -q prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb)
-fi
 # Carbon, the receiver of Graphite. Without the variable it would install itself into /opt.
 (cd "$into/carbon" && { [ -x venv/bin/python ] || python3 -m venv venv; } && GRAPHITE_NO_PREFIX=True venv/bin/pip install -q -r requirements.txt)
 for directory in node browser; do

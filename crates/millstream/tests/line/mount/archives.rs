@@ -10,14 +10,14 @@ use std::{
     time::Duration,
 };
 
-use super::{Rig, rotated, run, wait_until};
+use super::{Rig, rotated, run, servers::debians_rules, wait_until};
 use crate::program::tree;
 
-const CHANNEL: &str = "size_max: 1GiB, sync: 1s";
+pub(super) const CHANNEL: &str = "size_max: 1GiB, sync: 1s";
 
 /// The files of a directory with their content, without the times in gzip headers. In names, digits that differ from run to run can
 /// be left out.
-fn files(directory: &Path, with_digits: bool) -> BTreeMap<String, Vec<u8>> {
+pub(super) fn files(directory: &Path, with_digits: bool) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut directories = vec![directory.to_owned()];
     while let Some(at) = directories.pop() {
@@ -42,7 +42,11 @@ fn files(directory: &Path, with_digits: bool) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-fn assert_same(ours: &BTreeMap<String, Vec<u8>>, theirs: &BTreeMap<String, Vec<u8>>, of: &str) {
+pub(super) fn assert_same(
+    ours: &BTreeMap<String, Vec<u8>>,
+    theirs: &BTreeMap<String, Vec<u8>>,
+    of: &str,
+) {
     let names = |files: &BTreeMap<String, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(ours), names(theirs), "{of}");
     for (name, content) in ours {
@@ -58,7 +62,7 @@ fn assert_same(ours: &BTreeMap<String, Vec<u8>>, theirs: &BTreeMap<String, Vec<u
 
 impl Rig {
     /// A directory outside the mount.
-    fn plain_directory(&self) -> PathBuf {
+    pub(super) fn plain_directory(&self) -> PathBuf {
         let plain = self.directory.path().join("plain");
         fs::create_dir_all(&plain).unwrap();
         plain
@@ -173,13 +177,12 @@ fn debians_rotation_of_nginx_makes_the_same_archives() {
         .arg(place.join("nginx.error"))
         .arg("-c")
         .arg(&config));
-    let rules = fs::read_to_string(nginx.join("etc/logrotate.d/nginx")).unwrap();
-    assert!(rules.contains("delaycompress") && rules.contains("sharedscripts"));
-    let (_, rules) = rules.split_once('{').unwrap();
     let signal = format!("kill -USR1 $(cat {}/nginx.pid)", place.display());
-    let rules = rules.replace("invoke-rc.d nginx rotate >/dev/null 2>&1", &signal);
-    assert!(rules.contains(&signal));
-    let rules = rules.rsplit_once('}').unwrap().0;
+    let rules = debians_rules(
+        &nginx.join("etc/logrotate.d/nginx"),
+        "invoke-rc.d nginx rotate >/dev/null 2>&1",
+        &signal,
+    );
     let mut requests = 0;
     for round in 0..4 {
         let url = format!("http://localhost/{round}/[1-1000]");
@@ -190,7 +193,7 @@ fn debians_rotation_of_nginx_makes_the_same_archives() {
         run(&mut curl);
         requests += 1000;
         let logs = [&mount, &plain].map(|directory| directory.join("access.log"));
-        rotated::rotate_files(&rig, &logs, rules);
+        rotated::rotate_files(&rig, &logs, &rules);
         // The workers open the new files a moment after the signal.
         let is_new = |path: &PathBuf| fs::metadata(path).is_ok_and(|log| log.len() == 0);
         wait_until("the logs are new", || logs.iter().all(is_new));
@@ -210,7 +213,7 @@ fn debians_rotation_of_nginx_makes_the_same_archives() {
 }
 
 /// The sorted lines of all files of a directory, of which some are compressed.
-fn lines(directory: &Path) -> Vec<String> {
+pub(super) fn lines(directory: &Path) -> Vec<String> {
     let script =
         "cat $(find . -type f ! -name '*.gz') /dev/null; find . -name '*.gz' -exec zcat {} +";
     let mut shell = Command::new("sh");

@@ -7,6 +7,8 @@ mod exercised;
 mod joined;
 mod restarts;
 mod rotated;
+mod servers;
+mod steps;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -476,6 +478,30 @@ fn a_full_channel_blocks_the_writer_and_sigkill_ends_the_writer() {
         sleep(Duration::from_secs(2));
         before > 1000 && lines() == before
     });
+}
+
+#[test]
+fn lines_that_are_older_than_max_age_are_skipped_and_counted_and_new_ones_arrive() {
+    let rig = Rig::new("", "size_max: 64MiB, sync: 1s, max_age: 3s", "{.message}");
+    // A directory in the place of the output file stops the sink. It holds what it has taken until then.
+    let out = rig.directory.path().join("out");
+    fs::create_dir(&out).unwrap();
+    rig.bash("echo held > f");
+    sleep(Duration::from_secs(1));
+    rig.bash("seq 1 100 > g; for n in $(seq 101 200); do echo $n >> h; done");
+    wait_until("they are skipped", || {
+        rig.log_lines("200 records") + rig.log_lines("201 records") > 0
+    });
+    fs::remove_dir(&out).unwrap();
+    rig.bash("echo new > f");
+    wait_until("the new line is there", || {
+        rig.lines().last().is_some_and(|line| line == "new")
+    });
+    let arrived = rig.lines();
+    assert!(
+        arrived == ["held", "new"] || arrived == ["new"],
+        "{arrived:?}"
+    );
 }
 
 #[test]

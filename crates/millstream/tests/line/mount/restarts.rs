@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::*;
+use crate::program::victim::Random;
 
 const WRITERS: usize = 20;
 
@@ -256,4 +257,140 @@ fn writers_notice_nothing_of_restarts_of_a_service_that_stores_descriptors() {
     assert_eq!(rig.program.take().unwrap().stop(), Some(0));
     assert!(file.write_all(b"late\n").is_err());
     fs::write(rig.mount().join("plain"), "kept for the next start\n").unwrap();
+}
+
+/// A writer that never opens its file again. Every third line is written in two parts. At the first error it prints the number of
+/// lines whose writes have all returned, and whether the first part of the next one is written. Then it keeps the dead file open.
+const NEVER_REOPENS: &str = "import os, sys, time
+name, path = sys.argv[1:]
+fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+print('open', flush=True)
+n = 0
+while True:
+    line = b'%s %d %s\\n' % (name.encode(), n, b'y' * (n % 50))
+    half, part = len(line) // 2 if n % 3 == 0 else 0, 0
+    try:
+        if half:
+            part = os.write(fd, line[:half])
+        assert os.write(fd, line[half:]) == len(line) - half
+    except OSError:
+        break
+    n += 1
+    time.sleep(0.001)
+print(n, part, flush=True)
+sys.stdin.read()
+";
+
+/// The writers of one round.
+struct Mortals {
+    round: u64,
+    children: Vec<Child>,
+    told: Vec<std::io::Lines<BufReader<std::process::ChildStdout>>>,
+}
+
+impl Mortals {
+    fn start(rig: &Rig, round: u64) -> Self {
+        let start = |writer: usize| {
+            let path = rig.mount().join(format!("{}.log", writer / 2));
+            let mut python = Command::new("python3");
+            python.args(["-c", NEVER_REOPENS, &format!("r{round}w{writer}")]);
+            let python = python.arg(path).stdin(Stdio::piped());
+            python.stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let mut children: Vec<_> = (0..WRITERS).map(start).collect();
+        let mut told = Vec::new();
+        for child in &mut children {
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            assert_eq!(lines.next().unwrap().unwrap(), "open");
+            told.push(lines);
+        }
+        Self {
+            round,
+            children,
+            told,
+        }
+    }
+
+    /// Waits until each one has got an error. Adds the lines whose writes have returned to `whole`, and the first parts to `parts`.
+    fn broken(&mut self, whole: &mut BTreeSet<String>, parts: &mut Vec<String>) {
+        for (writer, told) in self.told.iter_mut().enumerate() {
+            let told = told.next().unwrap().unwrap();
+            let (count, part) = told.split_once(' ').unwrap();
+            let (count, part): (usize, usize) = (count.parse().unwrap(), part.parse().unwrap());
+            let name = format!("r{}w{writer}", self.round);
+            whole.extend((0..count).map(|n| format!("{name} {n}")));
+            if part > 0 {
+                let line = format!("{name} {count} {}", "y".repeat(count % 50));
+                parts.push(line[..part].to_owned());
+            }
+        }
+    }
+}
+
+impl Drop for Mortals {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn every_line_whose_write_returned_arrives_once_however_the_program_ends() {
+    let mut rig = Rig::plain();
+    let (config, mut random) = (rig.config.clone(), Random::new());
+    let (mut whole, mut parts) = (BTreeSet::new(), Vec::new());
+    let mut turn = 0;
+    for round in 0..in_storm(4, 40) {
+        let mut writers = Mortals::start(&rig, round);
+        sleep(Duration::from_millis(random.below(300)));
+        // Reloads and upgrades go unnoticed. The program ends by a stop, by a kill, or by a kill while it is being replaced.
+        for _ in 0..random.below(3) {
+            turn += 1;
+            let rules = format!("/mnt, rules: [{{ path: \"{turn}.log\", tag: turn{turn} }}],");
+            rig.config = config.replace("/mnt,", &rules);
+            fs::write(rig.directory.path().join("millstream.yaml"), &rig.config).unwrap();
+            let (reloads, taken) = (
+                rig.log_lines("reloaded: "),
+                rig.log_lines("is still mounted"),
+            );
+            rig.program.as_ref().unwrap().signal("HUP");
+            wait_until("it is reloaded", || rig.log_lines("reloaded: ") > reloads);
+            rig.program.as_ref().unwrap().signal("USR2");
+            wait_until("it serves", || rig.log_lines("is still mounted") > taken);
+        }
+        sleep(Duration::from_millis(200));
+        let mut is_writing = |child: &mut Child| child.try_wait().unwrap().is_none();
+        assert!(writers.children.iter_mut().all(&mut is_writing));
+        match round % 4 {
+            0 => assert_eq!(rig.program.take().unwrap().stop(), Some(0)),
+            1 => rig.kill(),
+            _ => {
+                rig.program.as_ref().unwrap().signal("USR2");
+                sleep(Duration::from_millis(random.below(150)));
+                rig.kill();
+            }
+        }
+        writers.broken(&mut whole, &mut parts);
+        rig.start();
+        let named = |child: &Child| rig.log_lines(&format!("python3 ({})", child.id())) > 0;
+        wait_until("the programs with dead files are named", || {
+            writers.children.iter().all(named)
+        });
+    }
+    assert!(whole.len() > 500, "only {} lines", whole.len());
+    wait_until("every line whose write returned has arrived", || {
+        let arrived = numbered(&rig.lines());
+        whole.iter().all(|line| arrived.contains_key(line))
+    });
+    sleep(Duration::from_secs(1));
+    let lines = rig.lines();
+    for (line, times) in numbered(&lines) {
+        assert_eq!(times, 1, "{line} came {times} times");
+    }
+    for part in parts {
+        let found = lines.iter().filter(|line| line.starts_with(&part));
+        assert!(found.count() >= 1, "the unfinished {part:?} is lost");
+    }
 }
