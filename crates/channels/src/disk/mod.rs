@@ -215,7 +215,9 @@ impl Channel for DiskChannel {
 
     fn change(&self, options: Box<dyn Any + Send>) -> Option<Apply> {
         let config = options.downcast::<Config>().ok()?;
-        if self.queue.ended().is_some() {
+        // A reader knows from its start whether batches may be skipped for it.
+        let skips = !config.options().max_age.is_zero();
+        if self.queue.ended().is_some() || skips == self.watch.max_age().is_zero() {
             return None;
         }
         let queue = Arc::clone(&self.queue);

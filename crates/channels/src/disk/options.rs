@@ -28,6 +28,8 @@ pub(super) struct Config {
     sync: SyncOption,
     /// The window in which repeated chunks are recognized.
     dedupe: DedupeOption,
+    /// Records that were kept longer ago than this are skipped for every consumer that has not settled them, and counted. 0: never.
+    max_age: Period,
     /// Bytes of batches that may wait in memory to be written. When the queue is full, producers wait.
     queue: Size,
 }
@@ -38,6 +40,7 @@ impl Default for Config {
             size_max: Size::bytes(10 << 30),
             sync: SyncOption(Sync::Batch),
             dedupe: DedupeOption::default(),
+            max_age: Period::secs(0),
             queue: Size::bytes(QUEUE_BYTES),
         }
     }
@@ -146,6 +149,7 @@ impl Config {
                 age: Duration::from(self.dedupe.age),
                 store_content_ids: self.dedupe.content_ids == ContentIds::Store,
             },
+            max_age: self.max_age.as_duration(),
             ..Options::default()
         }
     }

@@ -1,10 +1,10 @@
-//! Counts and logs skipped records. If a consumer has `behind: { then: skip }` and falls too far behind, the channel skips records for it.
-//! While skipping continues, the channel has a condition.
+//! Counts and logs skipped records. If a consumer has `behind: { then: skip }` and falls too far behind, or if the channel has `max_age`, the
+//! channel skips records for it. While skipping continues, the channel has a condition.
 
 use std::time::{Duration, Instant};
 
 use millstream_pipeline::{
-    channel::{Consumer, Then},
+    channel::Consumer,
     condition::{Condition, Trouble},
     meters::Meter,
     node::ChannelContext,
@@ -19,7 +19,7 @@ const SUMMARY: Duration = Duration::from_secs(10);
 /// The condition is cleared when no record was skipped for this long, and the consumer's backlog stayed within half of its limits.
 const CALM: Duration = Duration::from_secs(10);
 
-/// Those consumers of a channel that have `then: skip`. The channel may skip batches for them.
+/// Those consumers of a channel for which it may skip batches.
 pub(super) struct Skips(Vec<Skipper>);
 
 struct Skipper {
@@ -39,8 +39,8 @@ struct Skipper {
 }
 
 impl Skips {
-    pub(super) fn new(context: &ChannelContext, consumers: &[Consumer]) -> Self {
-        let may_skip = consumers.iter().filter(|c| c.behind.then == Then::Skip);
+    pub(super) fn new(context: &ChannelContext, consumers: &[Consumer], log: &Log) -> Self {
+        let may_skip = consumers.iter().filter(|consumer| log.may_skip(consumer));
         let skipper = |consumer| Skipper::new(context, consumer, Skipped::default());
         Self(may_skip.map(skipper).collect())
     }
@@ -48,7 +48,7 @@ impl Skips {
     /// Adds a consumer, or changes its `behind`.
     pub(super) fn attach(&mut self, context: &ChannelContext, consumer: &Consumer, log: &Log) {
         self.forget(&consumer.name);
-        if consumer.behind.then == Then::Skip {
+        if log.may_skip(consumer) {
             let seen = log.skipped(&consumer.name);
             self.0.push(Skipper::new(context, consumer, seen));
         }
@@ -149,8 +149,8 @@ impl Skipper {
             false => format!(" ({} since it fell behind)", words(all)),
         };
         format!(
-            "{} is further behind than `behind` allows: {} were skipped for it{before}; make its destination faster, allow \
-             more, or let the sources wait for it (`then: block`)",
+            "{} is further behind than `behind` and `max_age` allow: {} were skipped for it{before}; make its destination faster, allow \
+             more, or let the sources wait for it (`then: block` without `max_age`)",
             self.name,
             words(now)
         )

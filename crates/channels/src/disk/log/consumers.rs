@@ -7,7 +7,7 @@ use std::{
 };
 
 use millstream_pipeline::tags::TagFilter;
-use millstream_record::Position;
+use millstream_record::{Position, Time};
 
 use super::{Behind, Error, Skipped, cursor::Cursor, directory::LogDirectory};
 
@@ -27,6 +27,8 @@ pub(super) struct Consumer {
     /// The end of the last skip. Every batch at or below this position was skipped, or was settled before the skip, so the reader does
     /// not hand it out again.
     pub(super) skipped_to: Position,
+    /// Nothing that the consumer has not settled becomes too old before this time.
+    pub(super) look_at: Time,
     /// The records and bytes that were skipped since the start.
     pub(super) skipped: Skipped,
     /// Wakes the reader.
@@ -43,6 +45,7 @@ impl Consumer {
             behind: Behind::default(),
             tags: None,
             skipped_to: Position::default(),
+            look_at: Time::default(),
             skipped: Skipped::default(),
             waker: None,
         }
@@ -101,6 +104,7 @@ impl Consumers {
         match self.0.get_mut(name) {
             Some(consumer) if consumer.reader_at.is_none() => {
                 consumer.behind = behind;
+                consumer.look_at = Time::default();
                 consumer.reader_at = Some(consumer.position);
                 Ok(consumer)
             }
@@ -123,6 +127,12 @@ impl Consumers {
     /// The position up to which every attached reader has handed out everything; `None` if no reader is attached.
     pub(super) fn lowest_reader(&self) -> Option<Position> {
         self.0.values().filter_map(|each| each.reader_at).min()
+    }
+
+    /// Forgets when each consumer has batches that are too old.
+    pub(super) fn look_again(&mut self) {
+        let consumers = self.0.values_mut();
+        consumers.for_each(|each| each.look_at = Time::default());
     }
 
     pub(super) fn wake_readers(&mut self) {

@@ -7,17 +7,23 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::Waker,
+    time::Duration,
 };
 
+use millstream_pipeline::channel::Then;
 use millstream_record::{FileId, Position, Time};
 
 use super::{
+    Options,
     claims::Claims,
     consumers::{Consumer, Consumers},
     file_table::KeptFiles,
     hot::{HotBatch, HotBatches},
     segments::Segments,
 };
+
+/// Old batches are looked for at most this often in the time after which they are too old.
+const LOOKS: i64 = 16;
 
 /// The part of a log that the writer shares with its readers.
 pub(super) struct Index {
@@ -37,6 +43,8 @@ pub(super) struct Published {
     pub(super) kept: Position,
     pub(super) consumers: Consumers,
     pub(super) claims: Claims,
+    /// The age beyond which batches are skipped for every consumer; zero: never.
+    pub(super) max_age: Duration,
     /// Wakes the writer when a consumer has settled something.
     pub(super) writer: Option<Waker>,
 }
@@ -83,6 +91,11 @@ impl Watch {
         (used, self.index.size_max())
     }
 
+    /// The age beyond which batches are skipped for every consumer; zero: never.
+    pub fn max_age(&self) -> Duration {
+        self.index.lock().max_age
+    }
+
     /// Wakes all readers.
     pub fn wake_readers(&self) {
         self.index.lock().consumers.wake_readers();
@@ -90,11 +103,12 @@ impl Watch {
 }
 
 impl Index {
-    pub(super) fn new(published: Published, size_max: u64) -> Self {
+    pub(super) fn new(mut published: Published, options: &Options) -> Self {
+        published.max_age = options.max_age;
         let index = Self {
             published: Mutex::new(published),
             used_bytes: AtomicU64::new(0),
-            size_max: AtomicU64::new(size_max),
+            size_max: AtomicU64::new(options.size_max),
         };
         index.count_used(&index.lock());
         index
@@ -117,9 +131,12 @@ impl Index {
         self.size_max.load(Ordering::Relaxed)
     }
 
-    /// Changes [`Index::size_max`].
-    pub(super) fn set_size_max(&self, bytes: u64) {
-        self.size_max.store(bytes, Ordering::Relaxed);
+    /// Uses other options.
+    pub(super) fn change(&self, options: &Options) {
+        self.size_max.store(options.size_max, Ordering::Relaxed);
+        let mut published = self.lock();
+        published.max_age = options.max_age;
+        published.consumers.look_again();
     }
 
     /// Updates [`Index::used_bytes`] after segments were added, removed or truncated.
@@ -222,11 +239,54 @@ impl Published {
     /// Whether the consumer is further behind than its option `behind` allows.
     pub(super) fn is_too_far_behind(&self, consumer: &Consumer, now: Time) -> bool {
         let (position, behind) = (consumer.position, consumer.behind);
-        let age_max = i64::try_from(behind.age.as_nanos()).unwrap_or(i64::MAX);
+        let age_max = nanos(behind.age);
         let oldest = self.oldest_kept_before(position);
         let is_old = |oldest: Time| now.0.saturating_sub(oldest.0) > age_max;
         (age_max > 0 && oldest.is_some_and(is_old))
             || (behind.size > 0 && self.bytes_after(position) > behind.size)
+    }
+
+    /// Whether batches may be skipped for a consumer.
+    pub(super) fn may_skip(&self, consumer: &Consumer) -> bool {
+        consumer.behind.then == Then::Skip || !self.max_age.is_zero()
+    }
+
+    /// The age beyond which batches are skipped for a consumer; zero: never.
+    fn age_max(&self, consumer: &Consumer) -> Duration {
+        let own = match consumer.behind.then {
+            Then::Skip => consumer.behind.age,
+            Then::Block => Duration::ZERO,
+        };
+        match (own.is_zero(), self.max_age.is_zero()) {
+            (false, false) => own.min(self.max_age),
+            (false, true) => own,
+            (true, _) => self.max_age,
+        }
+    }
+
+    /// If a consumer may have batches that are too old for it, returns the keep time before which they are.
+    pub(super) fn too_old_before(&self, consumer: &Consumer, now: Time) -> Option<Time> {
+        let age = nanos(self.age_max(consumer));
+        if age == 0 || self.kept <= consumer.position || now < consumer.look_at {
+            return None;
+        }
+        let before = Time(now.0.saturating_sub(age));
+        let since = self.segments.since(self.segments.below(consumer.position));
+        since.is_none_or(|since| since < before).then_some(before)
+    }
+
+    /// Notes that all batches that are too old were skipped for a consumer. `young`: the keep time of the first batch that stayed.
+    pub(super) fn note_young(&mut self, name: &str, young: Option<Time>, now: Time) {
+        let age = self
+            .consumers
+            .get(name)
+            .map_or(Duration::ZERO, |of| self.age_max(of));
+        let age = nanos(age);
+        if let Some(consumer) = self.consumers.get_mut(name) {
+            // Later batches are not older. A look reads the heads of a segment, so there are few.
+            let old_at = young.unwrap_or(now).0.saturating_add(age);
+            consumer.look_at = Time(old_at.max(now.0.saturating_add(age / LOOKS)));
+        }
     }
 
     /// Whether a consumer that skipped segments has caught up. The consumer must have settled a batch since the skip, or have no backlog.
@@ -241,11 +301,15 @@ impl Published {
             0 => size_max,
             size => size.min(size_max),
         };
-        let age = i64::try_from(consumer.behind.age.as_nanos()).unwrap_or(i64::MAX);
+        let age = nanos(self.age_max(consumer));
         let oldest = self.oldest_kept_before(consumer.position);
         let is_young =
             age == 0 || oldest.is_none_or(|oldest| now.0.saturating_sub(oldest.0) <= age / 2);
         let moves = backlog == 0 || consumer.position > consumer.skipped_to;
         moves && is_young && backlog <= size / 2
     }
+}
+
+fn nanos(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }

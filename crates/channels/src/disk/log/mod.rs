@@ -21,6 +21,8 @@
 //! files that wait to become segments (blanks.rs), the chunk ids (repeats.rs), the tailed files (file_table.rs), the state shared
 //! with readers (index.rs), and the files beside the directory (record.rs, losses.rs).
 
+#[cfg(test)]
+mod age_tests;
 mod blanks;
 mod claims;
 mod consumers;
@@ -206,7 +208,9 @@ impl Log {
         self.release_settled()?;
         // After a failed sync, kept frames are staged again. Consumers can read them only after they are written again, so writing them
         // must not wait for consumers.
-        if !self.staging.is_empty() && !self.staging.has_kept() {
+        if self.staging.is_empty() {
+            self.skip_old(now)?;
+        } else if !self.staging.has_kept() {
             self.check_backlogs(now)?;
         }
         self.write_staged()
@@ -433,6 +437,11 @@ impl Log {
         self.index.lock().consumers.skipped(name)
     }
 
+    /// Whether batches may be skipped for a consumer.
+    pub fn may_skip(&self, consumer: &Consumer) -> bool {
+        consumer.behind.then == Then::Skip || !self.options.max_age.is_zero()
+    }
+
     /// Whether a consumer that skipped segments has caught up. The consumer must have settled a batch since the skip, or have no backlog.
     /// In addition, it must be at most half as far behind as its option `behind` and `size_max` (the limit of the whole channel) allow.
     pub fn has_caught_up(&self, name: &str, now: Time) -> bool {
@@ -479,7 +488,7 @@ impl Log {
     /// Uses other options from the next commit on. Existing segments keep their size. If the window in which repeats are recognized
     /// (`dedupe`) becomes smaller, the next commit evicts ids.
     pub fn change(&mut self, options: Options) {
-        self.index.set_size_max(options.size_max);
+        self.index.change(&options);
         self.repeats.window.change(options.dedupe);
         self.blanks.change(&options);
         self.options = options;

@@ -45,6 +45,8 @@ pub struct Options {
     pub hot_bytes: usize,
     /// The window in which repeats are recognized.
     pub dedupe: Dedupe,
+    /// The age beyond which batches are skipped for every consumer; zero: never.
+    pub max_age: Duration,
 }
 
 /// Bytes of a segment. A roll, the change to a new segment, costs two syncs and a rename. Segments of this size are large enough that
@@ -63,6 +65,7 @@ impl Default for Options {
             // Small enough that a batch is still in the CPU's cache when the reader gets it.
             hot_bytes: 4 << 20,
             dedupe: Dedupe::default(),
+            max_age: Duration::ZERO,
         }
     }
 }

@@ -62,8 +62,8 @@ pub struct Reader {
     /// Everything at or below this position was handed out or skipped.
     position: Position,
     ahead: ReadAhead,
-    /// Batches that were handed out and are not settled. Used only if the writer may skip segments for this consumer (`behind`); otherwise
-    /// empty.
+    /// Batches that were handed out and are not settled. Used only if the writer may skip batches for this consumer (`behind`,
+    /// `max_age`); otherwise empty.
     in_flight: VecDeque<(Position, Skipped)>,
     may_skip: bool,
 }
@@ -85,10 +85,12 @@ impl Reader {
         pool: Pool,
         hot_bytes: usize,
     ) -> Result<Self, Error> {
-        let (position, cursor) = {
+        let (position, cursor, may_skip) = {
             let mut published = index.lock();
+            let skips_all = !published.max_age.is_zero();
             let consumer = published.consumers.attach(name, behind)?;
-            (consumer.position, Arc::clone(&consumer.cursor))
+            let may_skip = behind.then == Then::Skip || skips_all;
+            (consumer.position, Arc::clone(&consumer.cursor), may_skip)
         };
         let floor = {
             let mut cursor = lock(&cursor);
@@ -107,7 +109,7 @@ impl Reader {
             position,
             ahead: ReadAhead::new(directory.channel, pool),
             in_flight: VecDeque::new(),
-            may_skip: behind.then == Then::Skip,
+            may_skip,
         })
     }
 

@@ -346,7 +346,7 @@ impl Recovery {
         let mut log = Log {
             directory: self.directory,
             options,
-            index: Arc::new(Index::new(self.published, options.size_max)),
+            index: Arc::new(Index::new(self.published, &options)),
             staging: Staging::new(next, keep_time),
             writer: SegmentWriter::after(previous),
             blanks,

@@ -18,7 +18,7 @@ use super::{
     frame::Kind,
     segment::{END_BYTES, Header, PAGE, Segment, header_bytes, segment_name},
     segment_writer::least_bytes,
-    skip::skip_segment,
+    skip::{skip_before, skip_segment},
 };
 
 impl Log {
@@ -342,7 +342,26 @@ impl Log {
                 }
             }
         }
+        self.skip_old(now)?;
         self.release_settled()
+    }
+
+    /// Skips the batches that are older than the channel or a consumer allows.
+    pub(super) fn skip_old(&mut self, now: Time) -> Result<(), Error> {
+        let old: Vec<(String, Time)> = {
+            let published = self.index.lock();
+            let consumers = published.consumers.iter();
+            let old = consumers.filter_map(|(name, consumer)| {
+                let before = published.too_old_before(consumer, now)?;
+                Some((name.clone(), before))
+            });
+            old.collect()
+        };
+        for (name, before) in old {
+            let young = skip_before(&self.index, &self.directory, &name, before)?;
+            self.index.lock().note_young(&name, young, now);
+        }
+        Ok(())
     }
 
     /// Frees the oldest segment by skipping it for the consumers that have not settled it. This is not possible if one of these consumers

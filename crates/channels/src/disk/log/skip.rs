@@ -1,5 +1,5 @@
-//! Skips batches for a consumer: whole segments if it is too far behind (`behind: { then: skip }`), or everything up to a position that an
-//! operator names.
+//! Skips batches for a consumer: whole segments if it is too far behind (`behind: { then: skip }`), batches that are too old (`max_age`, and
+//! `age` of `behind`), or everything up to a position that an operator names.
 //!
 //! Skipped batches stay skipped: the cursor is moved before a segment can be dropped, and the reader does not hand out these batches again.
 //! The writer counts batches that the reader has not handed out. The reader counts batches that it has handed out and that its sink gave
@@ -7,8 +7,8 @@
 
 use std::sync::{Arc, PoisonError};
 
-use millstream_pipeline::{channel::Then, tags::TagFilter};
-use millstream_record::Position;
+use millstream_pipeline::tags::TagFilter;
+use millstream_record::{Position, Time};
 
 use super::{
     ChannelId, Error,
@@ -77,9 +77,85 @@ pub(super) fn skip_segment(
     ) else {
         return Ok(false);
     };
-    let cursor = Arc::clone(&consumer.cursor);
     drop(published);
+    pass(index, directory, name, (&segment, to))?;
+    Ok(true)
+}
 
+/// Moves a consumer past the batches that were kept before `before`. Returns the keep time of the first batch that stays; `None` if there is
+/// none. Reads the heads of the frames in the segment of that batch.
+pub(super) fn skip_before(
+    index: &Index,
+    directory: &LogDirectory,
+    name: &str,
+    before: Time,
+) -> Result<Option<Time>, Error> {
+    loop {
+        let published = index.lock();
+        let Some(consumer) = published.consumers.get(name) else {
+            return Ok(None);
+        };
+        let (after, segments) = (consumer.position, &published.segments);
+        let place = segments.below(after);
+        let (segment, newest) = (segments.get(place).cloned(), segments.since(place + 1));
+        drop(published);
+        let Some(segment) = segment else {
+            return Ok(None);
+        };
+        if newest.is_some_and(|newest| newest < before) {
+            if skip_segment(index, directory, name)? {
+                continue;
+            }
+            return Ok(None);
+        }
+        let (old, young) = divide(&segment, directory.channel, after, before);
+        if let Some(to) = old {
+            pass(index, directory, name, (&segment, to))?;
+        }
+        return Ok(young);
+    }
+}
+
+/// The last batch of a segment after `after` that was kept before `before`, and the keep time of the first one that was not.
+fn divide(
+    segment: &Segment,
+    channel: ChannelId,
+    after: Position,
+    before: Time,
+) -> (Option<Position>, Option<Time>) {
+    let mut old = None;
+    let mut walk = Walk::new(segment, channel, segment.end());
+    loop {
+        match walk.next_head() {
+            Ok(Some(frame)) if frame.head.kind == Kind::Batch => {
+                let head = frame.head;
+                if head.position > after && head.keep_time >= before {
+                    return (old, Some(head.keep_time));
+                }
+                if head.position > after {
+                    old = Some(head.position);
+                }
+            }
+            Err(WalkError::Misfit) => match walk.find_next() {
+                Ok(Some((offset, _))) => walk.skip_to(offset),
+                _ => return (old, None),
+            },
+            _ => return (old, None),
+        }
+    }
+}
+
+/// Moves a consumer to a position in the segment of the oldest batch that it has not settled.
+fn pass(
+    index: &Index,
+    directory: &LogDirectory,
+    name: &str,
+    (segment, to): (&Segment, Position),
+) -> Result<(), Error> {
+    let cursor = match index.lock().consumers.get(name) {
+        Some(consumer) => Arc::clone(&consumer.cursor),
+        None => return Ok(()),
+    };
     let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
     if to > cursor.position {
         cursor.pass_on(to)?;
@@ -88,7 +164,7 @@ pub(super) fn skip_segment(
 
     let mut published = index.lock();
     let Some(consumer) = published.consumers.get_mut(name) else {
-        return Ok(false);
+        return Ok(());
     };
     // The reader may have handed out more batches meanwhile. It counts the batches that it has handed out, so only later ones are counted
     // here.
@@ -100,11 +176,11 @@ pub(super) fn skip_segment(
     let tags = consumer.tags.clone();
     drop(published);
 
-    let skipped = count(&segment, directory.channel, (after, to), tags.as_ref());
+    let skipped = count(segment, directory.channel, (after, to), tags.as_ref());
     if let Some(consumer) = index.lock().consumers.get_mut(name) {
         consumer.skipped += skipped;
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Moves a consumer past everything up to `to`. Moves the cursor first; if that fails, nothing has changed.
@@ -125,7 +201,7 @@ pub(super) fn skip_to(index: &Index, name: &str, to: Position) -> Result<(), Err
     Ok(())
 }
 
-/// Counts the records up to `to` that a consumer has not settled. With `then: skip`, leaves out the batches that the reader has handed out:
+/// Counts the records up to `to` that a consumer has not settled. If batches may be skipped for it, leaves out the batches that the reader has handed out:
 /// the reader counts these when the sink gives them back. Reads the head of every frame, so it is slow for a large backlog.
 pub fn unsettled(watch: &Watch, channel: ChannelId, name: &str, to: Position) -> Skipped {
     let (after, tags, held) = {
@@ -133,9 +209,9 @@ pub fn unsettled(watch: &Watch, channel: ChannelId, name: &str, to: Position) ->
         let Some(consumer) = published.consumers.get(name) else {
             return Skipped::default();
         };
-        let after = match consumer.behind.then {
-            Then::Block => consumer.position,
-            Then::Skip => consumer
+        let after = match published.may_skip(consumer) {
+            false => consumer.position,
+            true => consumer
                 .position
                 .max(consumer.reader_at.unwrap_or_default()),
         };
