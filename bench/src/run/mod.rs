@@ -23,6 +23,7 @@ mod sol;
 mod syslog_receive;
 mod syslog_to_hdfs;
 mod tail_to_file;
+mod three_senders;
 mod watched;
 
 use std::{
@@ -46,7 +47,7 @@ struct Scenario {
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
 
-const SCENARIOS: [Scenario; 12] = [
+const SCENARIOS: [Scenario; 13] = [
     Scenario {
         name: "forward_receive",
         readme: include_str!("../../scenarios/forward_receive/README.md"),
@@ -86,6 +87,11 @@ const SCENARIOS: [Scenario; 12] = [
         name: "fuse_forward",
         readme: include_str!("../../scenarios/fuse_forward/README.md"),
         run: fuse::forward,
+    },
+    Scenario {
+        name: "three_senders",
+        readme: include_str!("../../scenarios/three_senders/README.md"),
+        run: three_senders::run,
     },
     Scenario {
         name: "processors",
