@@ -21,8 +21,6 @@
 //! files that wait to become segments (blanks.rs), the chunk ids (repeats.rs), the tailed files (file_table.rs), the state shared
 //! with readers (index.rs), and the files beside the directory (record.rs, losses.rs).
 
-#[cfg(test)]
-mod age_tests;
 mod blanks;
 mod claims;
 mod consumers;
@@ -208,9 +206,7 @@ impl Log {
         self.release_settled()?;
         // After a failed sync, kept frames are staged again. Consumers can read them only after they are written again, so writing them
         // must not wait for consumers.
-        if self.staging.is_empty() {
-            self.skip_old(now)?;
-        } else if !self.staging.has_kept() {
+        if !self.staging.has_kept() {
             self.check_backlogs(now)?;
         }
         self.write_staged()
@@ -435,11 +431,6 @@ impl Log {
     /// Everything that was skipped for a consumer since the start.
     pub fn skipped(&self, name: &str) -> Skipped {
         self.index.lock().consumers.skipped(name)
-    }
-
-    /// Whether batches may be skipped for a consumer.
-    pub fn may_skip(&self, consumer: &Consumer) -> bool {
-        consumer.behind.then == Then::Skip || !self.options.max_age.is_zero()
     }
 
     /// Whether a consumer that skipped segments has caught up. The consumer must have settled a batch since the skip, or have no backlog.

@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use millstream_pipeline::channel::Consumer;
 use millstream_record::Time;
 
 use super::{
@@ -317,8 +318,12 @@ impl Log {
     }
 
     /// Checks that no consumer is further behind than `behind` allows. Skips segments for consumers with `then: skip`; fails with
-    /// [`Error::Full`] for any other.
+    /// [`Error::Full`] for any other. If nothing is staged, only skips what is too old.
     pub(super) fn check_backlogs(&mut self, now: Time) -> Result<(), Error> {
+        self.skip_old(now)?;
+        if self.staging.is_empty() {
+            return Ok(());
+        }
         let behind: Vec<(String, Then)> = {
             let published = self.index.lock();
             let consumers = published.consumers.iter();
@@ -342,12 +347,16 @@ impl Log {
                 }
             }
         }
-        self.skip_old(now)?;
         self.release_settled()
     }
 
+    /// Whether batches may be skipped for a consumer.
+    pub fn may_skip(&self, consumer: &Consumer) -> bool {
+        consumer.behind.then == Then::Skip || !self.options.max_age.is_zero()
+    }
+
     /// Skips the batches that are older than the channel or a consumer allows.
-    pub(super) fn skip_old(&mut self, now: Time) -> Result<(), Error> {
+    fn skip_old(&mut self, now: Time) -> Result<(), Error> {
         let old: Vec<(String, Time)> = {
             let published = self.index.lock();
             let consumers = published.consumers.iter();

@@ -5,6 +5,9 @@
 //! The writer counts batches that the reader has not handed out. The reader counts batches that it has handed out and that its sink gave
 //! back unsettled ([`super::Reader::seek`]). So every record that the sink will never settle is counted exactly once.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, PoisonError};
 
 use millstream_pipeline::tags::TagFilter;

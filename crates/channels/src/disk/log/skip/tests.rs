@@ -6,7 +6,7 @@ use std::time::Duration;
 use millstream_record::Position;
 use millstream_testkit::{Crash, SimulatedDisk};
 
-use super::{
+use super::super::{
     Behind, Error, Log, Options, Reader, Skipped, Sync, Then,
     tests::{SEGMENT, at, drain, keep, open_with, options, reader},
 };
@@ -146,6 +146,25 @@ fn with_max_age_a_full_channel_still_makes_its_sources_wait() {
     // The records that become too old free space.
     log.commit(at(200_000)).unwrap();
     keep(&mut log, 300_000..300_020).unwrap();
+}
+
+#[test]
+fn old_batches_do_not_make_the_sources_wait_for_a_consumer_with_a_limit() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open_with(&disk, with_age(AGE));
+    let limit = Behind {
+        size: 2 * SEGMENT,
+        ..behind(0, Then::Block)
+    };
+    let mut sink = reader(&log, limit);
+    keep(&mut log, 0..20).unwrap();
+    // Each of these rounds alone is within the limit.
+    for round in 1..5 {
+        let first = round * 1000;
+        keep(&mut log, first..first + 20).unwrap();
+    }
+    assert_eq!(first_of(&mut sink, 4019), 4000);
+    skipped(&log, 80);
 }
 
 #[test]
