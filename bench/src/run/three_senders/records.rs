@@ -39,7 +39,7 @@ impl fmt::Display for Form {
     }
 }
 
-/// What a writer has sent.
+/// The `write` calls of a writer.
 #[derive(Debug, Default)]
 pub struct Sent {
     /// The number of `write` calls, failed ones included.

@@ -57,7 +57,7 @@ impl Apache {
         let modules = clients.join("lib/apache2/modules");
         let mut text = format!(
             "ServerRoot {place}\nServerName localhost\nListen 127.0.0.1:{port}\nPidFile {place}/httpd.pid\n\
-             DefaultRuntimeDir {place}\nErrorLog {place}/httpd.error\nUser nobody\nGroup nogroup\nMaxKeepAliveRequests 0\n\
+             DefaultRuntimeDir {place}\nErrorLog {place}/httpd.error\nUser daemon\nGroup daemon\nMaxKeepAliveRequests 0\n\
              LogFormat \"%U %>s %b \\\"%{{User-Agent}}i\\\"\" own\n"
         );
         for module in ["mpm_event", "authz_core"] {

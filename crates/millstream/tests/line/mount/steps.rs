@@ -66,7 +66,7 @@ fn noted(rig: &Rig) -> Vec<(String, usize)> {
         .collect()
 }
 
-/// What was done to one file of the mount.
+/// The content of one file of the mount.
 #[derive(Default)]
 struct Written {
     /// The names under which the file may be found.
@@ -289,7 +289,7 @@ fn arrived_once(rig: &Rig, author: &Author) {
         };
         assert!(
             author.doubtful.contains(&line) || is_part(),
-            "nobody has written {line:?}"
+            "{line:?} was never written"
         );
     }
     let arrived = counted();
