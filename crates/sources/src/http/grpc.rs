@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! client  preface | SETTINGS | HEADERS of a call | DATA ...
-//! source  SETTINGS | SETTINGS ack | HEADERS: grpc-status 14, grpc-message | ... | GOAWAY
+//! source  SETTINGS | SETTINGS ack | HEADERS: grpc-status 14, grpc-message | RST_STREAM | ... | GOAWAY
 //!
 //! frame   u24 length | u8 type | u8 flags | u32 stream | payload
 //! ```
@@ -27,6 +27,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SERVED_FOR: Duration = Duration::from_secs(10);
 
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
@@ -75,6 +76,10 @@ async fn answer_calls(
             PING if flags & ACK == 0 => send(io, PING, ACK, 0, payload).await?,
             HEADERS | CONTINUATION if flags & END_HEADERS != 0 => {
                 send(io, HEADERS, END_HEADERS | END_STREAM, stream, &refusal()).await?;
+                if kind == CONTINUATION || flags & END_STREAM == 0 {
+                    // The code 0 (`NO_ERROR`) ends the upload, whose bytes this side does not take.
+                    send(io, RST_STREAM, 0, stream, &[0; 4]).await?;
+                }
             }
             GOAWAY => return Ok(()),
             _ => {}
@@ -183,7 +188,9 @@ mod tests {
                 (SETTINGS, ACK, 0),
                 (PING, ACK, 0),
                 answered(1),
+                (RST_STREAM, 0, 1),
                 answered(3),
+                (RST_STREAM, 0, 3),
                 (GOAWAY, 0, 0)
             ]
         );

@@ -136,7 +136,7 @@ fn a_server_that_is_not_available_gets_the_same_request_again() {
 fn a_bad_record_that_is_alone_in_its_request_is_rejected_if_others_are_accepted() {
     let store = Store::start(|text, _| text.contains("bad"), 500);
     let upstream = Upstream::durable(7);
-    // The server is fast, so many requests are needed for the time of the retries.
+    // The server is fast: the retries of the bad record take as long as hundreds of requests.
     for number in 0..3000 {
         let line = if number == 7 { "bad\n" } else { "good\n" };
         upstream.put(packed("t", line), false);
