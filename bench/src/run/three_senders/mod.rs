@@ -46,7 +46,8 @@ fn works() -> Vec<(String, Work, Vec<Goal>)> {
             for form in [Form::Raw, Form::Json] {
                 let channel = if is_durable { "disk" } else { "memory" };
                 let goals = match (form, is_durable) {
-                    (Form::Raw, false) => vec![Goal::Records(published)],
+                    (Form::Raw, false) if size == 10 => vec![Goal::Records(published)],
+                    (Form::Raw, false) => vec![Goal::Bytes(published * size as f64)],
                     _ => Vec::new(),
                 };
                 let work = Work {
