@@ -6,7 +6,10 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -51,6 +54,21 @@ impl Condition {
 
     /// Like [`Condition::raise`], for a problem that began at `begun` and is noticed only now.
     pub fn raise_since(&self, trouble: Trouble, begun: Instant, why: impl fmt::Display) {
+        self.set(trouble, None, begun, why);
+    }
+
+    /// Like [`Condition::raise`], for a problem that the node with the name `cause` causes.
+    pub fn raise_because(&self, trouble: Trouble, cause: Option<Arc<str>>, why: impl fmt::Display) {
+        self.set(trouble, cause, Instant::now(), why);
+    }
+
+    fn set(
+        &self,
+        trouble: Trouble,
+        cause: Option<Arc<str>>,
+        begun: Instant,
+        why: impl fmt::Display,
+    ) {
         let why = why.to_string();
         self.reporter.error(self.kind, &why);
         let mut held = self.conditions.lock();
@@ -59,6 +77,7 @@ impl Condition {
         let active = Active {
             trouble,
             why,
+            cause,
             since,
         };
         held.insert(self.id, active);

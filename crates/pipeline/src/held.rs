@@ -31,6 +31,8 @@ pub struct Held {
     pub why: String,
     /// For how long it has held.
     pub age: Duration,
+    /// The node that causes it, if it is another one: a consumer that holds a channel, or the channel in front of which a source waits.
+    pub cause: Option<Arc<str>>,
 }
 
 /// All conditions of one node. Clones share them.
@@ -48,6 +50,7 @@ struct Inner {
 pub(crate) struct Active {
     pub(crate) trouble: Trouble,
     pub(crate) why: String,
+    pub(crate) cause: Option<Arc<str>>,
     pub(crate) since: Instant,
 }
 
@@ -57,6 +60,7 @@ impl Conditions {
             trouble: active.trouble,
             why: active.why.clone(),
             age: active.since.elapsed(),
+            cause: active.cause.clone(),
         };
         self.lock().values().map(report).collect()
     }

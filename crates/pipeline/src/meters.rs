@@ -17,9 +17,8 @@ use std::{
     },
 };
 
-pub use age::Since;
+pub use age::{Ages, Since};
 
-use age::Ages;
 use exposition::{Family, Number};
 use histogram::{Histogram, Reading};
 use known::{FOREIGN, Kind, Known, Unit, known};
@@ -277,6 +276,14 @@ impl NodeMeters {
             Instrument::Ages(ages) => ages.add(),
             // The name already belongs to a meter of another kind, which stays. This age is not shown.
             _ => Since::default(),
+        }
+    }
+
+    /// The ages of all tasks of the node under this name, to read them.
+    pub fn ages(&self, name: &'static str) -> Ages {
+        match self.instrument(name, || Instrument::Ages(Ages::default())) {
+            Instrument::Ages(ages) => ages,
+            _ => Ages::default(),
         }
     }
 

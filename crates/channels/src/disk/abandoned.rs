@@ -43,7 +43,7 @@ impl Abandoned {
             if self.held.contains_key(&name) {
                 continue;
             }
-            // A rate limit of its own, so that each consumer is logged.
+            // A separate rate limit, so that each consumer is logged.
             let condition = self.reporter.apart().condition("consumer");
             let remedy = remedy(&name, &self.channel);
             condition.raise(
@@ -58,7 +58,7 @@ impl Abandoned {
         self.count.set(self.held.len() as u64);
     }
 
-    /// What to do about a consumer; `None` if a sink reads for it.
+    /// The advice about a consumer; `None` if a sink reads for it.
     pub(super) fn remedy(&self, consumer: &str) -> Option<String> {
         let is_held = self.held.contains_key(consumer);
         is_held.then(|| remedy(consumer, &self.channel))

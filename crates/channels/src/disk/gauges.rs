@@ -7,9 +7,10 @@ use std::{
 };
 
 use millstream_pipeline::{
-    meters::{Meter, Since},
+    meters::{Ages, Meter, Since},
     node::ChannelContext,
     report::Reporter,
+    tables::Table,
 };
 use millstream_record::Time;
 use millstream_sys::disk::Disk;
@@ -18,6 +19,8 @@ use super::log::{Log, OtherContent, Unclaimed};
 
 /// How often the file system is asked for its free space.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The meter of the age of a consumer's oldest unsettled batch.
+const AGE: &str = "unsettled_age_seconds";
 
 /// The gauges of one channel.
 pub(super) struct Gauges {
@@ -25,8 +28,8 @@ pub(super) struct Gauges {
     used: Meter,
     limit: Meter,
     backlog: Meter,
-    /// The approximate receive time of the oldest record that at least one consumer has not settled (see [`Log::oldest`]), in seconds since
-    /// 1970; 0 if every consumer has settled all records.
+    /// When the oldest record was received that some consumer has not settled, in seconds since 1970; 0 if every consumer has settled all
+    /// records. This is the largest age of a consumer, as its sink shows it, as a time.
     oldest: Meter,
     repeats: Meter,
     ids: Meter,
@@ -36,6 +39,8 @@ pub(super) struct Gauges {
     directory: PathBuf,
     /// When the free space was last requested. Each request is a system call.
     asked: Option<Instant>,
+    /// The backlogs by consumer: which of them holds the channel.
+    backlogs: Table,
     /// The backlog and age of each consumer. These gauges belong to the meters of the consumer's sink.
     consumers: Vec<Behind>,
 }
@@ -44,7 +49,10 @@ pub(super) struct Gauges {
 struct Behind {
     name: String,
     backlog: Meter,
+    /// The age of what its reader has not taken.
     age: Since,
+    /// That age, and the ages of what its tasks have taken and not settled.
+    ages: Ages,
 }
 
 impl Behind {
@@ -53,7 +61,8 @@ impl Behind {
         Self {
             name,
             backlog: meters.gauge("backlog_bytes"),
-            age: meters.age("unsettled_age_seconds"),
+            age: meters.age(AGE),
+            ages: meters.ages(AGE),
         }
     }
 }
@@ -76,6 +85,7 @@ impl Gauges {
             disk,
             directory: context.directory.clone(),
             asked: None,
+            backlogs: meters.table("consumer_backlog_bytes", "consumer"),
             consumers: consumers.collect(),
         }
     }
@@ -95,12 +105,16 @@ impl Gauges {
         self.consumers.retain(|it| it.name != consumer);
     }
 
-    /// Asks for the free space of the file system, at most once per [`ASK_EVERY`].
-    fn set_free(&mut self) {
+    /// Asks for the free space of the file system, and shows the backlogs by consumer, at most once per [`ASK_EVERY`].
+    fn set_rarely(&mut self) {
         if self.asked.is_some_and(|asked| asked.elapsed() < ASK_EVERY) {
             return;
         }
         self.asked = Some(Instant::now());
+        let backlogs = self.consumers.iter();
+        let backlogs = backlogs.map(|it| (it.name.clone(), it.backlog.get()));
+        self.backlogs
+            .set(backlogs.filter(|(_, bytes)| *bytes > 0).collect());
         // An error is ignored, because a missing directory is reported as a condition of the channel.
         if let Ok(space) = self.disk.space(&self.directory) {
             self.free.set(space.free);
@@ -111,14 +125,17 @@ impl Gauges {
     pub(super) fn set(&mut self, log: &mut Log, reporter: &Reporter) {
         self.used.set(log.used_bytes());
         self.limit.set(log.options().size_max);
-        let oldest = log.oldest().map_or(0, Time::seconds);
-        self.oldest.set(u64::try_from(oldest).unwrap_or(0));
         self.repeats.set(log.repeats());
         self.ids.set(log.ids() as u64);
         self.evicted.set(log.evicted_young());
-        self.set_free();
-        let (mut most, now) = (0, Time::now());
-        for Behind { name, backlog, age } in &self.consumers {
+        let (mut most, mut waited, now) = (0, Duration::ZERO, Time::now());
+        for Behind {
+            name,
+            backlog,
+            age,
+            ages,
+        } in &self.consumers
+        {
             let bytes = log.backlog_bytes(name);
             backlog.set(bytes);
             most = bytes.max(most);
@@ -127,8 +144,13 @@ impl Gauges {
                 let nanoseconds = u64::try_from(now.0.saturating_sub(oldest.0));
                 Duration::from_nanos(nanoseconds.unwrap_or(0))
             }));
+            waited = waited.max(ages.oldest());
         }
+        let received = i64::try_from(waited.as_nanos()).map_or(0, |age| now.0.saturating_sub(age));
+        let oldest = u64::try_from(Time(received).seconds()).unwrap_or(0);
+        self.oldest.set(if waited.is_zero() { 0 } else { oldest });
         self.backlog.set(most);
+        self.set_rarely();
         self.report(log, reporter);
     }
 

@@ -738,6 +738,41 @@ fn a_channel_whose_directory_is_gone_acknowledges_nothing_and_continues_when_it_
     assert!(run(lost).is_err());
 }
 
+#[test]
+fn the_oldest_record_of_a_channel_is_the_one_that_a_sink_has_not_settled() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(Arc::new(HostDisk), &directory.path().join("buffer"));
+    let mut opened = fixture.open(r#"{"size_max": "16MiB"}"#);
+    let reader = &mut opened.readers[0];
+    reader.resume(None).unwrap();
+    // The task of the sink says how long it has not settled what it took.
+    let in_flight = fixture.meters.of("sink").age("unsettled_age_seconds");
+    let oldest = || {
+        fixture
+            .meters
+            .value("buffer", "oldest_record_timestamp_seconds")
+    };
+    let now = || u64::try_from(Time::now().seconds()).unwrap();
+    let until = |expected: &dyn Fn() -> u64| {
+        let started = Instant::now();
+        while oldest().abs_diff(expected()) > 1 {
+            let is_soon = started.elapsed() < Duration::from_secs(20);
+            assert!(is_soon, "{} {}", oldest(), expected());
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    for seq in 1..4 {
+        run(put(&opened.channel, batch("a\n", Vec::new()))).unwrap();
+        assert!(next(reader).unwrap().is_some());
+        in_flight.set(Some(Duration::from_secs(30)));
+        until(&|| now() - 30);
+        in_flight.set(None);
+        reader.commit(Position { epoch: 1, seq }).unwrap();
+        until(&|| 0);
+    }
+    end(opened);
+}
+
 fn end(opened: Opened) {
     opened.channel.close();
     run(opened.finished).unwrap();
@@ -815,7 +850,7 @@ fn a_channel_that_is_full_because_of_a_consumer_without_a_sink_says_how_to_end_i
     let command = "forget --running --consumer old buffer`";
     assert!(blocked.contains(command), "{blocked}");
     assert_eq!(run(opened.channel.forget("old")).unwrap(), Ok(()));
-    // What `out` has not read either still holds the channel.
+    // The records that `out` has not read still hold the channel.
     opened.channel.give_up_waiting();
     opened.channel.close();
     drop(opened.readers);

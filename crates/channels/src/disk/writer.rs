@@ -49,6 +49,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A channel is reported as full only after this time, because under load a channel is often full for a short time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// On a full disk, a consumer that holds at least this share of the channel is named as the cause.
+const HOLDS_PERCENT: u128 = 50;
+
 /// A group up to this size, in bytes, may be kept on the thread of its source.
 const NOW_BYTES_MAX: usize = 64 << 10;
 
@@ -522,24 +525,47 @@ impl Writer {
         error
     }
 
-    /// Reports why there is no space, and how far the slowest consumer is behind.
+    /// Reports why there is no space, and which consumer holds most of the channel.
     fn report_blocked(&self, error: &Error) {
-        let behind = match error {
+        let (used, limit) = (self.log.used_bytes(), self.log.options().size_max);
+        let behind = |name: &str| {
+            let behind = self.log.backlog_bytes(name);
+            let share = u128::from(behind) * 100 / u128::from(used.max(1));
+            (behind, share.min(100))
+        };
+        let slowest = || {
+            let consumers = self.log.consumers().into_iter();
+            let slowest = consumers.min_by_key(|(_, position)| *position);
+            slowest.map(|(name, _)| name)
+        };
+        let (cause, text) = match error {
             Error::Full {
                 consumer: Some(name),
                 ..
             } => {
-                let behind = self.log.backlog_bytes(name);
-                let limit = self.log.options().size_max;
-                let remedy = self.abandoned.remedy(name).unwrap_or_default();
-                format!(
-                    ", which has not settled {behind} bytes (size_max is {limit} bytes){remedy}"
-                )
+                let (behind, share) = behind(name);
+                let text = format!(
+                    ", which has not settled {behind} bytes, {share} % of the channel (size_max is {limit} bytes)"
+                );
+                (Some(name.clone()), text)
             }
-            _ => String::new(),
+            _ => match slowest().map(|name| (behind(&name), name)) {
+                Some(((behind, share), name)) if share >= HOLDS_PERCENT => {
+                    let text = format!(
+                        "; the consumer {name} holds {share} % of the channel: it has not settled {behind} bytes"
+                    );
+                    (Some(name), text)
+                }
+                _ => (None, String::new()),
+            },
         };
-        self.room
-            .raise(Trouble::Blocked, format_args!("{error}{behind}"));
+        let remedy = cause.as_ref().and_then(|name| self.abandoned.remedy(name));
+        let remedy = remedy.unwrap_or_default();
+        self.room.raise_because(
+            Trouble::Blocked,
+            cause.map(Arc::from),
+            format_args!("{error}{text}{remedy}"),
+        );
     }
 
     /// Answers requests and updates gauges and reports. Called after each commit, and while the writer waits for space.

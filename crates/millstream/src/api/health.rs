@@ -19,7 +19,7 @@ use millstream_pipeline::{
 };
 use serde_json::{Value, json};
 
-use super::{Shown, view::process_conditions};
+use super::Shown;
 
 /// The states of a node.
 pub(super) const STATES: [&str; 7] = [
@@ -58,6 +58,7 @@ impl<'a> View<'a> {
                     trouble: Trouble::Retrying,
                     why,
                     age: Duration::ZERO,
+                    cause: None,
                 };
                 held.insert(0, failed);
                 "failed"
@@ -150,11 +151,6 @@ fn failing<'a>(word: &str, nodes: impl Iterator<Item = &'a View<'a>>) -> (bool, 
     (is_good, json!({ (word): is_good, "failing": failing }))
 }
 
-/// Answers 200 if every node is healthy, and otherwise 503.
-pub(super) async fn get_health(State(shown): State<Arc<Shown>>) -> Response {
-    answer(health(&shown.nodes.now(), process_conditions(&shown)))
-}
-
 /// Answers 200 while every node runs and makes progress, and otherwise 503.
 pub(super) async fn get_ready(State(shown): State<Arc<Shown>>) -> Response {
     answer(ready(&shown.nodes.now(), shown.is_draining()))
@@ -165,7 +161,8 @@ pub(super) async fn get_live() -> Response {
     answer((true, json!({ "live": true })))
 }
 
-fn answer((is_good, page): (bool, Value)) -> Response {
+/// Answers 200 if the first value is true, and otherwise 503.
+pub(super) fn answer((is_good, page): (bool, Value)) -> Response {
     let code = match is_good {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
@@ -184,6 +181,7 @@ fn back_pressure(node: &NodeStatus, all: &[NodeStatus]) -> Vec<Held> {
                 trouble: Trouble::Blocked,
                 why: format!("the channel {} has failed: {why}", channel.name),
                 age: UNHEALTHY_AFTER,
+                cause: Some(channel.name.clone()),
             }],
             NodeState::Planned | NodeState::Running | NodeState::Ended => blocked(channel),
         })
@@ -199,6 +197,7 @@ fn blocked(channel: &NodeStatus) -> Vec<Held> {
             "the channel {} accepts no more records: {}",
             channel.name, held.why
         ),
+        cause: Some(channel.name.clone()),
         ..held
     });
     shown.collect()

@@ -12,7 +12,10 @@ use std::{
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::flow::Rates;
+use super::{
+    filling::{Full, Space},
+    flow::Rates,
+};
 
 /// The time between two samples.
 pub const STEP: Duration = Duration::from_secs(1);
@@ -82,11 +85,10 @@ pub struct Reading {
     waiting_bytes: Option<u64>,
     waiting_records: Option<u64>,
     behind: Option<f32>,
-    /// Whether `behind` may be too large. A channel knows the exact age of a batch only while the batch is in memory. For other batches, it
-    /// reports the age of their segment.
-    is_bound: bool,
     /// The number of batches that were timed, and the sum of their times.
     latency: Option<(u64, Duration)>,
+    /// Only of a disk channel.
+    space: Space,
 }
 
 impl Reading {
@@ -102,14 +104,16 @@ impl Reading {
             "busy_microseconds" => self.counters[BUSY] = Some(value),
             "backlog_bytes" | "lag_bytes" => self.waiting_bytes = Some(value),
             "pending_records" => self.waiting_records = Some(value),
+            "used_bytes" => self.space.used = Some(value),
+            "size_max_bytes" => self.space.limit = Some(value),
+            "disk_free_bytes" => self.space.free = Some(value),
             // Bytes in flight. If the node also measures its backlog, the backlog is used, because it is more exact.
             "pending_bytes" if self.waiting_bytes.is_none() => self.waiting_bytes = Some(value),
-            "behind_seconds" => self.behind = Some(value as f32),
+            "unsettled_age_seconds" => self.behind = Some(value as f32),
             "oldest_record_timestamp_seconds" => {
                 let since = u64::try_from(now).unwrap_or(0).saturating_sub(value);
                 let age = if value == 0 { 0 } else { since };
                 self.behind = Some(age as f32);
-                self.is_bound = true;
             }
             _ => {}
         }
@@ -198,6 +202,8 @@ struct OfNode {
     rejected: Option<f64>,
     fine: VecDeque<Sample>,
     coarse: VecDeque<Sample>,
+    /// Of a disk channel: the free bytes of its disk, for each fine sample.
+    free: VecDeque<f32>,
     changes: VecDeque<Change>,
 }
 
@@ -253,6 +259,17 @@ impl History {
         Some(Value::Object(shown))
     }
 
+    /// When a disk channel or its disk will be full.
+    pub fn full_in(&self, node: &str) -> Option<Full> {
+        let node = self.nodes.get(node)?;
+        let (_, last) = node.before.back()?;
+        last.space.limit?;
+        // Seconds without a sample count for nothing.
+        let backlogs = node.fine.iter().map(|sample| sample[WAITING_BYTES]);
+        let backlogs = backlogs.filter(|bytes| !bytes.is_nan());
+        last.space.full_in(&backlogs.collect(), &node.free)
+    }
+
     /// The last hour of a node as JSON; `None` if it has no samples.
     pub fn of(&self, name: &str) -> Option<Value> {
         let node = self.nodes.get(name)?;
@@ -275,6 +292,7 @@ impl OfNode {
             rejected: None,
             fine: VecDeque::with_capacity(FINE_MAX),
             coarse: VecDeque::with_capacity(COARSE_MAX),
+            free: VecDeque::new(),
             changes: VecDeque::new(),
         }
     }
@@ -290,32 +308,15 @@ impl OfNode {
         })
     }
 
-    /// An estimate of the age of the backlog: the number of seconds, back from now, in which the node received as many bytes as are waiting
-    /// now. `None` if the fine samples do not reach back that far.
-    fn age(&self, last: &Sample) -> Option<f32> {
-        let mut waiting = last[WAITING_BYTES];
-        let earlier = self.fine.iter().rev().map(|sample| sample[BYTES]);
-        for (seconds, bytes) in std::iter::once(last[BYTES]).chain(earlier).enumerate() {
-            // In a second without a sample, nothing is known to have arrived.
-            let bytes = if bytes.is_nan() { 0.0 } else { bytes };
-            if waiting <= 0.0 {
-                return Some(seconds as f32);
-            }
-            waiting -= bytes;
-        }
-        None
-    }
-
     /// Adds a sample. `now` and `second` are the time since the start, `time` is that of the wall clock.
     fn sample(&mut self, seen: &Seen<'_>, now: Instant, second: u64, time: i64) {
-        let mut sample = self.since(seen, now, self.before.back());
-        if let (true, Some(age)) = (seen.reading.is_bound, self.age(&sample)) {
-            sample[BEHIND] = sample[BEHIND].min(age);
-        }
+        let sample = self.since(seen, now, self.before.back());
         self.now = self.since(seen, now, self.before.front());
-        self.now[BEHIND] = sample[BEHIND];
         self.rejected = self.rejected(seen, now);
         push(&mut self.before, (now, seen.reading), RATE_SECONDS);
+        if let Some(free) = seen.reading.space.free {
+            push(&mut self.free, free as f32, FINE_MAX);
+        }
         self.add(sample, second);
         self.change(seen, time);
     }
@@ -587,22 +588,17 @@ mod tests {
     }
 
     #[test]
-    fn the_age_of_a_backlog_is_the_time_in_which_it_arrived() {
-        let (mut history, start) = (History::default(), Instant::now());
-        for second in 0..20 {
+    fn a_channel_and_its_sink_are_behind_by_the_same_time() {
+        for (meter, value) in [
+            ("unsettled_age_seconds", 30),
+            ("oldest_record_timestamp_seconds", 70),
+        ] {
             let mut reading = Reading::default();
-            reading.take("bytes_received", second * 100, 1_000);
-            reading.take("backlog_bytes", 250, 1_000);
-            reading.take("oldest_record_timestamp_seconds", 10, 1_000);
-            let seen = Seen {
-                name: "buffer".into(),
-                reading,
-                state: "running",
-                why: None,
-            };
-            history.sample([seen].into_iter(), start + Duration::from_secs(second));
+            reading.take(meter, value, 100);
+            // This is only what a network sink has in flight.
+            reading.take("behind_seconds", 7, 100);
+            assert_eq!(reading.since(&Reading::default(), 1.0)[BEHIND], 30.0);
         }
-        assert_eq!(history.now("buffer").unwrap()["behind_seconds"], 3);
     }
 
     #[test]

@@ -4,16 +4,13 @@ use serde_json::Value;
 
 use super::order::in_flow;
 
-/// Returns the line. It has the overall health, then each node with its state and its numbers of records, in the
+/// Returns the line. It has the verdict, then each node with its state and its numbers of records, in the
 /// direction of the flow.
 pub fn of(status: &Value) -> String {
-    let health = match status["healthy"] {
-        Value::Bool(true) => "healthy",
-        _ => "unhealthy",
-    };
+    let verdict = status["verdict"].as_str().unwrap_or("?");
     let nodes: Vec<String> = in_flow(status).into_iter().map(words).collect();
     let up = &status["uptime_seconds"];
-    format!("status: {health}, up {up} s; {}", nodes.join("; "))
+    format!("status: {verdict}, up {up} s; {}", nodes.join("; "))
 }
 
 /// Returns `NAME (TYPE) STATE, in N, out N`, without the numbers that the node does not count.
@@ -43,7 +40,7 @@ mod tests {
     #[test]
     fn nodes_are_listed_in_the_direction_of_the_flow() {
         let status = json!({
-            "healthy": false,
+            "verdict": "unhealthy",
             "uptime_seconds": 7,
             "nodes": [
                 { "name": "out", "section": "sink", "type": "file", "state": "retrying",

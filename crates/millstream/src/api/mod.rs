@@ -7,9 +7,11 @@
 
 mod access;
 mod audit;
+mod causes;
 mod channels;
 mod connection;
 mod events;
+mod filling;
 mod flow;
 mod graphite;
 mod health;
@@ -17,6 +19,7 @@ mod history;
 mod host;
 mod line;
 mod metrics;
+mod oldest;
 mod openapi;
 mod order;
 mod page;
@@ -75,6 +78,7 @@ use history::History;
 use transport::Tls;
 
 pub use line::of as line;
+pub use oldest::of as oldest;
 pub use order::in_flow;
 
 pub use graphite::Pusher;
@@ -240,7 +244,7 @@ fn pages(shown: Arc<Shown>) -> Router {
         .route("/events", get(events))
         .route("/history/{node}", get(history))
         .route("/nodes/{node}", get(node))
-        .route("/health", get(health::get_health))
+        .route("/health", get(get_health))
         .route("/ready", get(health::get_ready))
         .route("/live", get(health::get_live))
         .route("/metrics", get(metrics::get_metrics))
@@ -321,6 +325,12 @@ impl IntoResponse for Denied {
         }
         answer
     }
+}
+
+/// Answers 200 if every node is healthy, and otherwise 503.
+async fn get_health(State(shown): State<Arc<Shown>>) -> Response {
+    let process = view::process_conditions(&shown);
+    health::answer(health::health(&shown.nodes.now(), process))
 }
 
 async fn status(State(shown): State<Arc<Shown>>) -> Response {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Shown,
+    causes::problems,
     flow::edges,
     health::{View, since, verdict, views, word},
 };
@@ -32,6 +33,9 @@ pub fn status(shown: &Shown) -> Value {
         });
         if let Some(now) = history.now(&node.name) {
             shown["now"] = now;
+        }
+        if let Some(full) = history.full_in(&node.name) {
+            shown["full_in"] = json!({ "seconds": full.seconds, "of": full.of });
         }
         if let Some((used, most)) = node.consumer.as_ref().and_then(|it| it.fill()) {
             shown["queue"] = json!({ "used_bytes": used, "max_bytes": most });
@@ -58,6 +62,7 @@ pub fn status(shown: &Shown) -> Value {
         "healthy": views.iter().all(View::is_healthy),
         "verdict": verdict(&views, &conditions),
         "memory": { "used_bytes": shown.pool.taken_bytes(), "max_bytes": shown.pool.bytes_max() },
+        "problems": problems(&views),
         "conditions": conditions,
         "nodes": views.iter().map(node).collect::<Vec<_>>(),
         "edges": edges(&shown.nodes.links(), |node| history.rates(node)),
@@ -71,13 +76,19 @@ pub(super) fn process_conditions(shown: &Shown) -> Vec<Value> {
             "what": what, "state": word(held.trouble), "why": held.why, "since": since(held), "seconds": held.age.as_secs()
         })
     };
+    let held = |trouble, why, age| Held {
+        trouble,
+        why,
+        age,
+        cause: None,
+    };
     let log = log::trouble().map(|(why, age)| {
         let trouble = Trouble::Losing;
-        told("log", &Held { trouble, why, age })
+        told("log", &held(trouble, why, age))
     });
     let data_dir = shown.unusable.clone().map(|why| {
         let (trouble, age) = (Trouble::Blocked, shown.started.elapsed());
-        told("data_dir", &Held { trouble, why, age })
+        told("data_dir", &held(trouble, why, age))
     });
     let api = shown.reporter.conditions();
     let configuration = shown.reloads.failed();

@@ -13,3 +13,4 @@ pub mod status;
 pub mod tap;
 pub mod test;
 pub mod top;
+mod verdict;

@@ -5,7 +5,10 @@ use std::{thread::sleep, time::Duration};
 use clap::Args;
 use serde_json::Value;
 
-use super::instance::Instance;
+use super::{
+    instance::Instance,
+    verdict::{self, Line},
+};
 use crate::{
     api, exit,
     page::{self, columns, paragraph},
@@ -29,8 +32,11 @@ after a failure once. PENDING counts records that are neither kept nor settled y
 were refused permanently. \
 A narrow terminal has fewer columns; the lines below the table show the numbers of the missing columns that are not 0. \
 Below, for a processor: filtered are records that it left out on purpose, failed are those that it could not process and passed \
-on, busy is the time that it worked. For a disk channel: its size on the disk, the backlog of its slowest consumer, and how \
-old the oldest record of the backlog is at most. For a tail: the files that are furthest behind.
+on, busy is the time that it worked. For a disk channel: its size on the disk, the backlog of its slowest consumer, how old the \
+oldest record is that a consumer has not settled, the slowest consumer with the share of the channel that it holds, and when the \
+channel or its disk is full if both go on as in the last minute. For a tail: the files that are furthest behind.
+
+The first line is the verdict. Below it are the problems, each with its consequences: `so` marks a node that only suffers from it.
 
 A node that is `blocked` waits for space, one that is `retrying` cannot reach or use its destination, one that is `losing` skips \
 records or misses some. /health answers 503 once a node has been blocked or retrying for 10 s. One that is `degraded` works, and \
@@ -90,17 +96,22 @@ fn code(status: &Value) -> u8 {
     }
 }
 
-/// The page: a line about the process, a table of nodes, and the reasons of failing nodes.
+/// The page: the verdict with the problems, a line about the process, and tables of nodes.
 fn table(before: &Value, now: &Value, columns_max: usize) -> String {
     let memory = &now["memory"];
     let mut out = format!(
-        "millstream {}, process {}, up {}, memory {} of {}\n\n",
+        "{}  millstream {}, process {}, up {}, memory {} of {}\n",
+        verdict::word(now),
         text(&now["version"]),
         now["pid"],
         page::period(Duration::from_secs(number(&now["uptime_seconds"]))),
         page::bytes(number(&memory["used_bytes"])),
         page::bytes(number(&memory["max_bytes"])),
     );
+    for Line { head, why } in verdict::lines(now) {
+        out.push_str(&paragraph(&head, &why));
+    }
+    out.push('\n');
     let nodes = api::in_flow(now);
     let none = Vec::new();
     let old = before["nodes"].as_array().unwrap_or(&none);
@@ -119,7 +130,7 @@ fn table(before: &Value, now: &Value, columns_max: usize) -> String {
         out.push('\n');
         out.push_str(&columns(0, &more, &[]));
     }
-    let channels = channels(&nodes, &now["time"]);
+    let channels = channels(&nodes, now);
     if channels.len() > 1 {
         out.push('\n');
         out.push_str(&columns(0, &channels, &[1, 2, 3, 4, 5]));
@@ -128,31 +139,6 @@ fn table(before: &Value, now: &Value, columns_max: usize) -> String {
     if !behind.is_empty() {
         out.push('\n');
         out.push_str(&columns(0, &behind, &[2]));
-    }
-    let mut failing = nodes
-        .iter()
-        .filter(|node| !node["why"].is_null())
-        .peekable();
-    let has_conditions = |it: &Value| it.as_array().is_some_and(|all| !all.is_empty());
-    if failing.peek().is_some() || has_conditions(&now["conditions"]) {
-        out.push('\n');
-    }
-    for condition in now["conditions"].as_array().into_iter().flatten() {
-        let seconds = Duration::from_secs(number(&condition["seconds"]));
-        let (what, state) = (text(&condition["what"]), text(&condition["state"]));
-        let head = format!("{what} {state} for {}: ", page::period(seconds));
-        out.push_str(&paragraph(&head, text(&condition["why"])));
-    }
-    for node in failing {
-        let held = node["seconds"].as_u64().map_or(String::new(), |seconds| {
-            format!(" for {}", page::period(Duration::from_secs(seconds)))
-        });
-        let head = format!("{} {}{held}: ", text(&node["name"]), text(&node["state"]));
-        out.push_str(&paragraph(&head, text(&node["why"])));
-        for other in node["conditions"].as_array().into_iter().flatten().skip(1) {
-            let head = format!("  {}: ", text(&other["state"]));
-            out.push_str(&paragraph(&head, text(&other["why"])));
-        }
     }
     out
 }
@@ -185,6 +171,9 @@ const OF_CHANNELS: [&str; 4] = [
     "backlog_bytes",
     "oldest_record_timestamp_seconds",
 ];
+
+/// The table of a channel's backlogs, which the table of channels shows.
+const BY_CONSUMER: &str = "consumer_backlog_bytes";
 
 /// The row of a node. Numbers that the node does not count are empty.
 fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
@@ -270,18 +259,17 @@ fn more(node: &Value, hidden: &[String]) -> String {
 
 /// The disk channels: their fill and the age of their oldest record.
 fn channels(nodes: &[&Value], now: &Value) -> Vec<Vec<String>> {
-    let heads = ["CHANNEL", "USED", "LIMIT", "FILL", "BACKLOG", "OLDEST"];
+    let heads = [
+        "CHANNEL", "USED", "LIMIT", "FILL", "BACKLOG", "OLDEST", "SLOWEST", "FULL IN",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for node in nodes {
         let of = OF_CHANNELS.map(|name| number(&node["meters"][name]));
-        let [used, limit, backlog, oldest] = of;
+        let [used, limit, backlog, _] = of;
         if text(&node["section"]) != "channel" || limit == 0 {
             continue;
         }
-        let age = match oldest {
-            0 => String::new(),
-            then => page::period(Duration::from_secs(number(now).saturating_sub(then))),
-        };
+        let age = api::oldest(node, now).map_or(String::new(), page::period);
         rows.push(vec![
             text(&node["name"]).to_owned(),
             page::bytes(used),
@@ -289,15 +277,28 @@ fn channels(nodes: &[&Value], now: &Value) -> Vec<Vec<String>> {
             format!("{}%", u128::from(used) * 100 / u128::from(limit)),
             page::bytes(backlog),
             age,
+            holder(node, used),
+            verdict::full_in(node),
         ]);
     }
     rows
 }
 
+/// The consumer of a channel that is furthest behind, with its share of the channel. Empty if no consumer has a backlog.
+fn holder(node: &Value, used: u64) -> String {
+    let slowest = &node["tables"][BY_CONSUMER][0];
+    let Some(name) = slowest["consumer"].as_str() else {
+        return String::new();
+    };
+    let share = u128::from(number(&slowest["value"])) * 100 / u128::from(used.max(1));
+    format!("{name} {}%", share.min(100))
+}
+
 /// The rows of a node's tables: node, metric, number, label.
 fn tables(node: &Value) -> Vec<Vec<String>> {
     let mut out = Vec::new();
-    for (name, rows) in node["tables"].as_object().into_iter().flatten() {
+    let tables = node["tables"].as_object().into_iter().flatten();
+    for (name, rows) in tables.filter(|(name, _)| *name != BY_CONSUMER) {
         for row in rows.as_array().into_iter().flatten() {
             let value = number(&row["value"]);
             let mut labels = row.as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! The condition after a reload that failed. What runs is no longer what the files say, and a restart would read the files. So the
+//! The condition after a reload that failed. The files no longer say what runs, and a restart would read them. So the
 //! condition lasts until the next reload that succeeds.
 
 use std::{
@@ -32,6 +32,7 @@ impl Failed {
             trouble: Trouble::Degraded,
             why: why.clone(),
             age: since.elapsed(),
+            cause: None,
         })
     }
 

@@ -44,7 +44,7 @@ fn whole(time: Duration) -> i64 {
 
 /// The ages of several tasks. Clones share them. A task that has ended no longer counts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ages(Arc<Mutex<Vec<Weak<AtomicI64>>>>);
+pub struct Ages(Arc<Mutex<Vec<Weak<AtomicI64>>>>);
 
 impl Ages {
     /// Adds a task.
@@ -59,7 +59,7 @@ impl Ages {
     }
 
     /// Returns the longest age of all tasks; zero if nothing waits.
-    pub(crate) fn oldest(&self) -> Duration {
+    pub fn oldest(&self) -> Duration {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = all.iter().filter_map(Weak::upgrade);
         let since = since.map(|since| since.load(Ordering::Relaxed));

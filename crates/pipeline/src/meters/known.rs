@@ -148,6 +148,7 @@ pub const KNOWN: &[Known] = &[
     size("queue_max_bytes", "Bytes of batches that may wait in memory in front of the sink."),
     counter("records_skipped", "Records that were skipped for the consumer, by behind or by channel skip."),
     bytes("bytes_skipped", "Bytes that were skipped for the consumer, by behind or by channel skip."),
+    size("consumer_backlog_bytes", "Bytes of the channel that a consumer has not settled, by consumer."),
     gauge("consumers_without_sink", "Consumers of the channel that no sink reads for: the channel holds everything for them until it is full."),
     gauge("unkept_groups", "Groups of batches that the channel writes and has not kept yet."),
     gauge("repeated_chunks", "Chunks that were recognised as repeats since the start."),

@@ -7,7 +7,14 @@
 //! [`ANSWER_BYTES_MAX`] of an answer. If a request fails because the server had closed or reset the idle connection, the request is
 //! resent immediately on another connection. A connection is used for a minute at most ([`AGE_MAX`]).
 
-use std::{cell::RefCell, error::Error, fmt::Display, io, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    error::Error,
+    fmt::Display,
+    io,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -70,13 +77,31 @@ pub(super) struct Part<'a> {
 }
 
 impl Client {
-    /// Sends a part of a request and reads the answer. Fails if no byte moves for `retry.timeout`.
+    /// Sends a part of a request and reads the answer. Fails if no byte moves for `retry.timeout`. Calls `late` once if no byte moves for
+    /// a third of this time, with the time since when.
     ///
     /// # Errors
     /// Returns why there is no answer.
-    pub(super) async fn exchange(&self, part: &Part<'_>) -> Result<Answer, String> {
+    pub(super) async fn exchange(
+        &self,
+        part: &Part<'_>,
+        late: impl FnOnce(std::time::Instant),
+    ) -> Result<Answer, String> {
         let current = Current::default();
-        let seen = || current.borrow().as_ref().map(Motion::now);
+        let still = Cell::new((None, std::time::Instant::now()));
+        let late = Cell::new(Some(late));
+        let seen = || {
+            let now = current.borrow().as_ref().map(Motion::now);
+            let (last, since) = still.get();
+            if last != now {
+                still.set((now, std::time::Instant::now()));
+            } else if since.elapsed() >= self.timeout / 3
+                && let Some(late) = late.take()
+            {
+                late(since);
+            }
+            now
+        };
         let exchange = self.exchange_now(part, &current);
         match while_moving(self.timeout, seen, exchange).await {
             Some(answer) => answer,

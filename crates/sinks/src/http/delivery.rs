@@ -16,7 +16,11 @@
 //! retried for `refuse_after` first. The lane
 //! ([`super::relay`]) sends the records of refused items to the sink's port `rejected`.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{
+    cell::Cell,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use millstream_pipeline::{condition::Condition, meters::Meter, node::SinkContext};
@@ -180,6 +184,9 @@ pub(super) async fn deliver(sender: Rc<Sender>, request: Request) -> Finished {
     }
     let refused = std::mem::take(&mut delivery.refused);
     let several = request.all().len() > 1;
+    if delivery.accepted && !stopped {
+        delivery.outage.succeeded();
+    }
     let hopeless = !delivery.accepted && (delivery.not_for_a_record || several);
     Finished {
         request,
@@ -250,7 +257,17 @@ impl Delivery<'_> {
             key: key.map(|key| format!("{key}{}", piece.key())),
             body: body.clone(),
         };
-        let answer = match self.sender.client.exchange(&part).await {
+        let (outage, client, url) = (&mut self.outage, &self.sender.client, &self.sender.url);
+        let late = |since: Instant| {
+            let (still, limit) = (since.elapsed().as_secs(), client.timeout);
+            outage.late(
+                since,
+                format_args!(
+                    "{url}: no answer yet, and no byte has moved for {still} s; the attempt ends after {limit:?} (`retry.timeout`)"
+                ),
+            );
+        };
+        let answer = match client.exchange(&part, late).await {
             Ok(answer) => answer,
             Err(why) => return Attempt::Failed(why.into()),
         };

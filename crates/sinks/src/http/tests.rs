@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millstream_pipeline::reject::Rejected;
+use millstream_pipeline::{condition::Trouble, reject::Rejected};
 use millstream_sys::checksum::crc32c;
 use millstream_wire::msgpack::{write_array_len, write_int, write_map_len, write_str};
 use millstream_wire::record::records;
@@ -555,6 +555,48 @@ fn a_reset_of_an_idle_connection_is_no_failure() {
     assert!(start.elapsed() < Duration::from_secs(20));
     assert_eq!(rig.meter("requests_resent"), 0);
     assert_eq!(upstream.settled(), 5);
+}
+
+#[test]
+fn a_server_that_takes_a_request_and_does_not_answer_is_reported_before_the_timeout() {
+    // The first attempt fails, the next two are answered late.
+    let server = Scripted::start(|number| match number {
+        0 => Said::status(503).body("the text of the last answer"),
+        1 | 2 => Said::status(200).after(Duration::from_secs(3)),
+        _ => Said::status(200),
+    });
+    let upstream = Upstream::durable(7);
+    upstream.put(packed("t", "one\n"), false);
+    upstream.put(packed("t", "two\n"), false);
+    upstream.close();
+    let options = format!(
+        r#"{{"url": "http://127.0.0.1:{}/in", "in_flight": 1, "batch": {{"records": 1}},
+            "retry": {{"first": "10ms", "timeout": "4s"}}}}"#,
+        server.port()
+    );
+    let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
+    let reporter = rig.context.reporter.clone();
+    let watch = std::thread::spawn(move || {
+        let (mut seen, began) = (Vec::new(), Instant::now());
+        while began.elapsed() < Duration::from_millis(5900) {
+            for held in reporter.conditions() {
+                let text = (held.trouble, held.why.contains("no answer yet"));
+                if seen.last() != Some(&text) {
+                    seen.push(text);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        seen
+    });
+    block_on(rig.run()).unwrap();
+    let seen = watch.join().unwrap();
+    let late = [Trouble::Retrying, Trouble::Blocked].map(|trouble| (trouble, true));
+    assert_eq!(seen, [(Trouble::Retrying, false), late[0], late[1]]);
+    // Nothing holds any more, and the log says so.
+    assert_eq!(rig.context.reporter.conditions(), []);
+    let events = rig.context.reporter.events();
+    assert!(events.contains(&("info", "recovered", 2)), "{events:?}");
 }
 
 #[test]

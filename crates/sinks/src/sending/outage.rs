@@ -34,6 +34,8 @@ pub(crate) struct Outage {
     /// The log keyword of `condition`. The condition exists from the first failure on.
     kind: &'static str,
     condition: Option<Condition>,
+    /// Whether the condition only says that an answer is late.
+    is_late: bool,
     /// Ends waits early when the process stops. `None` if the sink reads from memory: the sink then continues during a stop,
     /// because no later start could deliver the records.
     stop: Option<Stop>,
@@ -54,20 +56,53 @@ impl Outage {
             reporter: context.reporter.clone(),
             kind,
             condition: None,
+            is_late: false,
             stop: durable.then(|| context.stop.clone()),
         }
     }
 
-    /// Notes a success: clears the condition, and resets the back-off and the clock of `give_up`.
+    /// Notes a success: clears the condition, resets the back-off and the clock of `give_up`, and logs the end of an outage.
     pub(crate) fn succeeded(&mut self) {
         self.backoff.reset();
         self.since = None;
-        self.condition = None;
+        self.recover();
+    }
+
+    /// Clears the condition. The last of the conditions of the sink logs that its destination works again.
+    fn recover(&mut self) {
+        let condition = self.condition.take();
+        let Some(lasted) = condition.and_then(|condition| condition.clear()) else {
+            return;
+        };
+        if self.reporter.conditions().is_empty() {
+            let seconds = lasted.as_secs();
+            let text = format_args!("the destination works again after {seconds} s");
+            self.reporter.info("recovered", text);
+        }
+    }
+
+    /// Notes that an answer is late, since `since`, before the attempt has failed.
+    pub(crate) fn late(&mut self, since: std::time::Instant, why: impl fmt::Display) {
+        let trouble = match &self.condition {
+            Some(condition) if condition.holds() => Trouble::Retrying,
+            _ => {
+                self.is_late = true;
+                Trouble::Blocked
+            }
+        };
+        let (reporter, kind) = (&self.reporter, self.kind);
+        let condition = self
+            .condition
+            .get_or_insert_with(|| reporter.condition(kind));
+        condition.raise_since(trouble, since, why);
     }
 
     /// Notes a partial success: resets the back-off. The clock of `give_up` keeps running.
     pub(crate) fn progressed(&mut self) {
         self.backoff.reset();
+        if std::mem::take(&mut self.is_late) {
+            self.recover();
+        }
     }
 
     /// Notes that the destination has taken records: stops the clock of `give_up`. The back-off stays, because the connection may
@@ -114,6 +149,7 @@ impl Outage {
     /// process stops meanwhile and a durable channel keeps the records.
     pub(crate) async fn pause(&mut self, why: impl fmt::Display, at_least: Duration) -> bool {
         let wait = self.failed().max(at_least);
+        self.is_late = false;
         let (reporter, kind) = (&self.reporter, self.kind);
         let condition = self
             .condition
@@ -173,6 +209,9 @@ mod tests {
             assert_eq!(rig.context.reporter.conditions().len(), 1);
             outage.succeeded();
             assert_eq!(rig.context.reporter.conditions(), []);
+            outage.succeeded();
+            let events = rig.context.reporter.events();
+            assert_eq!(events, [("error", "server", 4), ("info", "recovered", 1)]);
             assert_eq!(outage.retry("again", Duration::ZERO).await, Then::Retry);
         });
     }

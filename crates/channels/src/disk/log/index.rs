@@ -15,6 +15,7 @@ use millstream_record::{FileId, Position, Time};
 
 use super::{
     Options,
+    ages::Marks,
     claims::Claims,
     consumers::{Consumer, Consumers},
     file_table::KeptFiles,
@@ -39,6 +40,8 @@ pub(super) struct Index {
 pub(super) struct Published {
     pub(super) segments: Segments,
     pub(super) hot: HotBatches,
+    /// When batches were received that are no longer in memory.
+    marks: Marks,
     /// Everything at or below this position is kept.
     pub(super) kept: Position,
     pub(super) consumers: Consumers,
@@ -157,6 +160,12 @@ impl Published {
     pub(super) fn publish(&mut self, batch: HotBatch, hot_bytes_max: usize) {
         self.kept = batch.position;
         self.claims.count(&batch.batch);
+        let received = batch.batch.received;
+        if self.marks.is_due(received) {
+            let settled = self.consumers.range();
+            let settled = settled.map_or(batch.position, |(lowest, _)| lowest);
+            self.marks.add(batch.position, received, settled);
+        }
         self.hot.push(batch);
         self.cool(hot_bytes_max);
     }
@@ -206,8 +215,9 @@ impl Published {
         self.segments.since(self.segments.below(position) + 1)
     }
 
-    /// The receive time of the oldest frame after `position`. If the frame is no longer in memory, returns an approximation: the newest
-    /// keep time before the frame's segment. `None` if there is no such frame.
+    /// The receive time of the oldest frame after `position`. If the frame is no longer in memory, returns an approximation that is at
+    /// most a second too early, or for frames from before the start: the newest keep time before the frame's segment. `None` if there is
+    /// no such frame.
     pub(super) fn oldest_received(&self, position: Position) -> Option<Time> {
         if self.kept <= position {
             return None;
@@ -216,13 +226,8 @@ impl Published {
             let first = self.hot.first_after(position);
             return first.map(|hot| hot.batch.received);
         }
-        self.segments.since(self.segments.below(position))
-    }
-
-    /// The receive time of the oldest frame that some consumer has not settled.
-    pub(super) fn oldest(&self) -> Option<Time> {
-        let (lowest, _) = self.consumers.range()?;
-        self.oldest_received(lowest)
+        let since = || self.segments.since(self.segments.below(position));
+        self.marks.after(position).or_else(since)
     }
 
     /// The receive time of the oldest frame that the consumer has not settled, unless its reader has handed out frames that are

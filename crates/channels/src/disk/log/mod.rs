@@ -21,6 +21,7 @@
 //! files that wait to become segments (blanks.rs), the chunk ids (repeats.rs), the tailed files (file_table.rs), the state shared
 //! with readers (index.rs), and the files beside the directory (record.rs, losses.rs).
 
+mod ages;
 mod blanks;
 mod claims;
 mod consumers;
@@ -413,12 +414,6 @@ impl Log {
     /// The approximate number of bytes that this consumer has not settled; 0 if there is no such consumer.
     pub fn backlog_bytes(&self, name: &str) -> u64 {
         self.index.lock().backlog_bytes(name)
-    }
-
-    /// The receive time of the oldest batch that some consumer has not settled; approximate if the batch is no longer in memory. `None` if
-    /// all batches are settled, or if there is no consumer.
-    pub fn oldest(&self) -> Option<Time> {
-        self.index.lock().oldest()
     }
 
     /// The receive time of the oldest batch that this consumer has not settled; approximate if the batch is no longer in memory. `None` if

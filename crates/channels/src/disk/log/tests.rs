@@ -173,6 +173,35 @@ fn the_age_of_a_backlog_is_known_until_its_consumer_takes_it() {
 }
 
 #[test]
+fn the_age_of_a_backlog_that_is_no_longer_in_memory_is_exact() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut sink = reader(&log, Behind::default());
+    // Ten batches in one segment, one per minute.
+    for number in 0..10 {
+        let received = at(60 * number);
+        let one = Batch {
+            received,
+            ..batch(number, 1000)
+        };
+        log.append(vec![one], received).unwrap();
+        log.commit(received).unwrap();
+    }
+    for settled in 0..10 {
+        // The sink has failed with some batches settled, and takes the rest again.
+        assert_eq!(log.oldest_of("sink"), Some(at(60 * settled)), "{settled}");
+        assert_eq!(drain(&mut sink).0.len() as u64, 10 - settled);
+        sink.commit(Position {
+            epoch: 1,
+            seq: settled + 1,
+        })
+        .unwrap();
+        sink.restart();
+    }
+    assert_eq!(log.oldest_of("sink"), None);
+}
+
+#[test]
 fn a_full_channel_waits_for_its_consumer() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);

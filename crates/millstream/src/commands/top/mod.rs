@@ -33,8 +33,8 @@ Examples:
   millstream top | cat                         one table, without a terminal
 
 The columns: REC/S and BYTES/S are the records and bytes per second that leave a source or enter another node; WAITING are records that are \
-not kept or settled yet or, for a channel and a sink that reads it, bytes that are not delivered; FULL is how full a channel is; LAG is the \
-age of its oldest record; ERRORS are records that were rejected or could not be processed.
+not kept or settled yet or, for a channel and a sink that reads it, bytes that are not delivered; FULL is how full a channel is, and when it \
+or its disk is full if both go on as in the last minute; LAG is the age of the oldest record that a channel or sink has not settled; ERRORS are records that were rejected or could not be processed.
 
 Keys: arrows, j, k scroll; q and Ctrl-C end it.
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::{
-    api::in_flow,
+    api::{self, in_flow},
+    commands::verdict,
     page::{bytes, grouped, period, width},
 };
 
@@ -61,18 +62,18 @@ impl View<'_> {
     /// The lines, without the first `scrolled` nodes. A line that begins with a tab is a heading. A line that begins with the bell
     /// character is an error.
     pub fn lines(&self, size: Size, scrolled: usize) -> Vec<String> {
-        let mut lines = vec![self.head(), String::new()];
+        let mut lines = vec![self.head()];
         let nodes = self.nodes();
         let mut rows = vec![HEADS.map(str::to_owned)];
         rows.extend(nodes.iter().map(|node| self.row(node)));
         let mut table = aligned(&rows, size.columns).into_iter();
+        // At least half of the screen is for nodes. The head, the titles and the empty lines take the rest.
+        let told = size.rows.saturating_sub(lines.len() + 2) / 2;
+        let troubles = verdict::lines(self.now).into_iter().take(told);
+        lines.extend(troubles.map(|line| format!("\x07{}{}", line.head, line.why)));
+        lines.push(String::new());
         lines.extend(table.next().map(|head| format!("\t{head}")));
-        let troubles = troubles(&nodes);
-        // At least half of the screen is for nodes.
-        let most = size.rows.saturating_sub(lines.len());
-        let told = troubles.len().min(most / 2);
-        let gap = usize::from(told > 0);
-        let shown = most.saturating_sub(told + gap);
+        let shown = size.rows.saturating_sub(lines.len());
         let rest: Vec<_> = table.skip(scrolled).collect();
         let hidden = rest.len().saturating_sub(shown);
         let fits = match hidden {
@@ -83,21 +84,14 @@ impl View<'_> {
         if hidden > 0 && shown > 0 {
             lines.push(format!("... {} more: j and k scroll", rest.len() - fits));
         }
-        if told > 0 {
-            lines.push(String::new());
-            lines.extend(troubles.into_iter().take(told));
-        }
         lines
     }
 
     fn head(&self) -> String {
         let memory = &self.now["memory"];
-        let health = match self.now["healthy"].as_bool() {
-            Some(true) => "healthy",
-            _ => "UNHEALTHY",
-        };
         format!(
-            "millstream {}  {health}  up {}  memory {} of {}  process {}",
+            "{}  millstream {}  up {}  memory {} of {}  process {}",
+            verdict::word(self.now),
             text(&self.now["version"]),
             period(Duration::from_secs(number(&self.now["uptime_seconds"]))),
             bytes(number(&memory["used_bytes"])),
@@ -124,16 +118,16 @@ impl View<'_> {
         };
         let full = match (of("used_bytes"), of("size_max_bytes")) {
             (Some(used), Some(most @ 1..)) => {
-                format!("{}%", u128::from(used) * 100 / u128::from(most))
+                let percent = u128::from(used) * 100 / u128::from(most);
+                match verdict::full_in(node) {
+                    soon if soon.is_empty() => format!("{percent}%"),
+                    soon => format!("{percent}% in {soon}"),
+                }
             }
             _ => String::new(),
         };
-        let lag = match of("oldest_record_timestamp_seconds") {
-            Some(then @ 1..) => period(Duration::from_secs(
-                number(&self.now["time"]).saturating_sub(then),
-            )),
-            _ => String::new(),
-        };
+        let lag = api::oldest(node, self.now).filter(|age| !age.is_zero());
+        let lag = lag.map_or(String::new(), period);
         let errors = ["records_rejected", "records_failed", "handshakes_failed"];
         let errors = errors.into_iter().filter_map(of).sum::<u64>();
         [
@@ -162,16 +156,6 @@ impl View<'_> {
         let rate = gained / self.time.as_millis().max(1);
         u64::try_from(rate).ok()
     }
-}
-
-/// The reasons why nodes do not work.
-fn troubles(nodes: &[&Value]) -> Vec<String> {
-    let failing = nodes.iter().filter(|node| !node["why"].is_null());
-    let line = |node: &&Value| {
-        let (name, state) = (text(&node["name"]), text(&node["state"]));
-        format!("\x07{name} {state}: {}", text(&node["why"]))
-    };
-    failing.map(line).collect()
 }
 
 /// Aligns the columns of rows. If the lines have more than `columns` characters, names are cut, but [`NAME_MIN`] characters remain. If the
@@ -236,7 +220,9 @@ mod tests {
             })
         }));
         json!({
-            "version": "1", "pid": 7, "time": 100, "uptime_seconds": 60, "healthy": false,
+            "version": "1", "pid": 7, "time": 100, "uptime_seconds": 60, "verdict": "unhealthy",
+            "problems": [{ "node": "bus", "state": "retrying", "why": "refused", "seconds": 75, "consequences": [
+                { "node": "kept", "state": "blocked", "why": "full" }] }],
             "memory": { "used_bytes": 1024, "max_bytes": 4096 }, "nodes": all,
         })
     }
@@ -255,11 +241,15 @@ mod tests {
     fn nodes_are_listed_in_the_direction_of_the_flow_with_their_rates() {
         let lines = lines(1, Size::UNBOUNDED, 0);
         assert!(
-            lines[0].contains("UNHEALTHY") && lines[0].contains("memory 1KiB of 4KiB"),
+            lines[0].starts_with("UNHEALTHY ") && lines[0].contains("memory 1KiB of 4KiB"),
             "{}",
             lines[0]
         );
-        assert!(lines[2].starts_with("\tNODE"));
+        // The cause and its consequences come before the table.
+        assert_eq!(lines[1], "\x07bus retrying for 1m15s: refused");
+        assert_eq!(lines[2], "\x07  so kept blocked: full");
+        let lines = &lines[2..];
+        assert!(lines[2].starts_with("\tNODE"), "{lines:?}");
         let words = |line: &str| {
             line.split_whitespace()
                 .map(str::to_owned)
@@ -284,7 +274,6 @@ mod tests {
                 "bus", "kafka", "retrying", "10", "000", "976.5KiB", "2KiB", "3"
             ]
         );
-        assert_eq!(lines[6], "\x07bus retrying: refused");
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn a_reload_says_what_became_of_each_node_and_a_broken_file_changes_nothing() {
     assert_eq!(output.status.code(), Some(78), "{errors}");
     assert!(errors.contains("millstream.yaml:6:"), "{errors}");
     assert!(errors.ends_with("nothing has changed\n"), "{errors}");
-    // What runs is not what the files say, until a reload succeeds.
+    // The files do not say what runs, until a reload succeeds.
     let failed = || get_here(api, "/metrics").contains("\nmillstream_reload_failed 1\n");
     let health = get_here(api, "/health");
     assert!(health.starts_with("HTTP/1.1 200 ") && failed(), "{health}");
