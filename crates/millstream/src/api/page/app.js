@@ -68,12 +68,16 @@ let troublesKey = "";
 function writeTroubles() {
   const all = status.nodes.filter(isTroubled);
   put($("only-count"), all.length ? count(all.length) : "");
-  $("trouble-card").hidden = all.length === 0;
-  const key = JSON.stringify(all.map((it) => [it.name, it.state, it.why]));
+  // Each problem once, with the nodes that only suffer from it; then the problems of the process itself.
+  const problems = [...(status.problems ?? all.map((it) => ({ ...it, node: it.name }))), ...(status.conditions ?? [])];
+  $("trouble-card").hidden = problems.length === 0;
+  const key = JSON.stringify(problems.map((it) => [it.node ?? it.what, it.state, it.why, (it.consequences ?? []).map((below) => below.node)]));
   if (key === troublesKey) return;
   troublesKey = key;
+  const link = (name) => h("a", { href: `#/node/${name}` }, name);
   const since = (it) => (it.seconds > 0 ? h("span", { class: "hint" }, `for ${seconds(it.seconds)}`) : null);
-  $("troubles").replaceChildren(...all.map((it) => h("li", {}, h("a", { href: `#/node/${it.name}` }, it.name), badge(it), since(it), h("p", { class: "why" }, it.why ?? ""))));
+  const below = (it) => (it.consequences?.length ? h("p", { class: "hint" }, "in consequence: ", ...it.consequences.flatMap((one, at) => (at ? [", ", link(one.node)] : [link(one.node)]))) : null);
+  $("troubles").replaceChildren(...problems.map((it) => h("li", {}, it.node ? link(it.node) : it.what, badge(it), since(it), h("p", { class: "why" }, it.why ?? ""), below(it))));
 }
 
 function writeTable() {
