@@ -1,6 +1,6 @@
 //! The model: senders, files, sinks, and the channel between them on a simulated disk.
 
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use millstream_channels::disk::log::{Behind, ChannelId, Dedupe, Error, Log, Options, Sync};
 use millstream_record::{Batch, Pool, Position, Time};
@@ -101,6 +101,7 @@ impl World {
                 16 << 10
             },
             hot_bytes: 3000,
+            max_age: Duration::ZERO,
             dedupe: Dedupe::default(),
         }
     }
