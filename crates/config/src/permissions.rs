@@ -23,7 +23,7 @@ impl<'de> Deserialize<'de> for Permissions {
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Digits {
-            Number(u32),
+            Number(i64),
             Text(String),
         }
         let digits = match Digits::deserialize(deserializer)? {
