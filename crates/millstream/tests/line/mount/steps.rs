@@ -166,11 +166,17 @@ impl Author {
 
 /// Checks the content of a file after a restart. From then on, this content counts as acknowledged.
 fn check(mount: &Path, of: &mut Written, what: &str) {
-    let found = of.names.iter().map(|name| fs::read(mount.join(name)));
-    let mut found: Vec<Vec<u8>> = found.flatten().collect();
+    let read = |name: &String| fs::read(mount.join(name));
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for read in of.names.iter().map(read) {
+        match read {
+            Ok(content) => found.push(content),
+            Err(error) => missing.push(error),
+        }
+    }
     assert!(
         found.len() == 1 || (found.is_empty() && of.content.is_empty()),
-        "{what}: {:?} exist {} times",
+        "{what}: {:?} exist {} times; {missing:?}",
         of.names,
         found.len()
     );
@@ -245,13 +251,17 @@ fn a_kill_at_any_step_of_a_write_loses_nothing_that_was_acknowledged_and_repeats
             assert!(waited.elapsed() < PATIENCE, "{what}: {worked:?}");
             sleep(Duration::from_millis(5));
         }
+        let mut tracer = Some(tracer);
+        if !is_dead(&rig) {
+            tracer.take().unwrap().detach();
+            // A kill that strace has begun is done by now.
+            sleep(Duration::from_millis(50));
+        }
         if is_dead(&rig) {
             kills += 1;
             rig.kill();
             drop(tracer);
             rig.start();
-        } else {
-            tracer.detach();
         }
         check(&rig.mount(), &mut all, &what);
         check(&rig.mount(), &mut own, &what);
