@@ -377,6 +377,10 @@ fn every_promise_below_exactly_once_has_its_reason() {
         let file = place.path().join("millstream.yaml");
         std::fs::write(&file, component.example).unwrap();
         let name = component.name;
+        if cfg!(not(feature = "vrl")) && name == "remap" {
+            // Its example needs the compiler.
+            continue;
+        }
         let Ok(loaded) = config::read(&[file]) else {
             panic!("the example of {name} is wrong");
         };
