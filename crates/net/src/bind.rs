@@ -237,7 +237,7 @@ fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
     })
 }
 
-/// Binds `path`, or returns the existing socket with that path, and sets who has access to it.
+/// Binds `path`, or returns the existing socket at that path, and sets its permissions and owner.
 fn bind_or_take(
     before: &[Arc<str>],
     path: &Path,

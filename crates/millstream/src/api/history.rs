@@ -223,7 +223,7 @@ impl History {
     pub fn sample<'a>(&mut self, all: impl Iterator<Item = Seen<'a>>, now: Instant) {
         let first = *self.first.get_or_insert(now);
         let second = 1 + (now.saturating_duration_since(first) + STEP / 2).as_secs();
-        // Two samples never share a second: one that comes too early takes the next one.
+        // Each second has at most one sample. A sample that comes early counts for the next second.
         (self.second, self.time) = (second.max(self.second + 1), Timestamp::now().as_second());
         for seen in all {
             if self.nodes.len() < NODES_MAX || self.nodes.contains_key(&seen.name) {

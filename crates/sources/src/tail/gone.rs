@@ -147,7 +147,7 @@ fn search(files: &[Awaited]) -> Vec<Option<Place>> {
     places
 }
 
-/// Reports what was not read of files that are gone.
+/// Reports how many bytes of removed files were not read.
 pub(super) async fn report(
     files: Vec<Awaited>,
     known: &mut Known,

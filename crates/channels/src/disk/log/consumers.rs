@@ -27,7 +27,7 @@ pub(super) struct Consumer {
     /// The end of the last skip. Every batch at or below this position was skipped, or was settled before the skip, so the reader does
     /// not hand it out again.
     pub(super) skipped_to: Position,
-    /// Nothing that the consumer has not settled becomes too old before this time.
+    /// Before this time, no unsettled batch of the consumer exceeds the maximum age.
     pub(super) look_at: Time,
     /// The records and bytes that were skipped since the start.
     pub(super) skipped: Skipped,

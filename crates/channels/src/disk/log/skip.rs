@@ -204,8 +204,8 @@ pub(super) fn skip_to(index: &Index, name: &str, to: Position) -> Result<(), Err
     Ok(())
 }
 
-/// Counts the records up to `to` that a consumer has not settled. If batches may be skipped for it, leaves out the batches that the reader has handed out:
-/// the reader counts these when the sink gives them back. Reads the head of every frame, so it is slow for a large backlog.
+/// Counts the records up to `to` that a consumer has not settled. If batches may be skipped for it, leaves out the batches that the
+/// reader has handed out: the reader counts these when the sink gives them back. Reads the head of every frame, so it is slow for a large backlog.
 pub fn unsettled(watch: &Watch, channel: ChannelId, name: &str, to: Position) -> Skipped {
     let (after, tags, held) = {
         let published = watch.index.lock();
